@@ -16,7 +16,7 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec, Served, Transport, plugged, plugin_numerics
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import Request, preparing
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.rubrics import check_labels, check_words
 from local_bench.judges.vlm.vllm_process import (
@@ -239,12 +239,12 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     token for a label that protocol `logit` or a question needs."""
     config, spec, log = order.config, order.spec, order.log
     described = card(config.card, "judge")
-    composer = Composer(order.load, spec.patch)
+    prepared = preparing(order.load, spec.patch)
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
         server = external(config, spec.served or None)
-        with Client(server, composer, config.in_flight, config.request_timeout_s) as client:
+        with Client(server, prepared, config.in_flight, config.request_timeout_s) as client:
             yield client
         return
     weights = resolve(described, config.weights)
@@ -253,7 +253,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     check_words(described.name, weights, {question.rubric for question in order.questions})
     device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
-        with plugged(config.transport, weights, composer.prepared, device, spec.dtype) as judge:
+        with plugged(config.transport, weights, prepared, device, spec.dtype) as judge:
             yield judge
         return
     if transport_of(config) == "local":
@@ -262,7 +262,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         processor_kwargs = described.mm_processor_kwargs or {}
         longest = described.context  # as of vLLM, whose `max_model_len` grows up to it (`_context`)
-        with Local(weights, composer.prepared, device, spec.dtype, batch_size, processor_kwargs, longest) as local:
+        with Local(weights, prepared, device, spec.dtype, batch_size, processor_kwargs, longest) as local:
             yield local
         return
     groups = _groups(judge_devices, described)
@@ -271,17 +271,18 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     vram_gb = described.vram_gb / len(groups[0])
     with reserve_memory(described.name, vram_gb, judge_devices, order.progress, order.most_gb) as share:
         members: list[Transport] = []
+        of_first = _engine(described, weights, spec, groups[0], order.questions, share, attention)
         for i, group in enumerate(groups):
-            engine = _engine(described, weights, spec, group, order.questions, share, attention)
+            engine = replace(of_first, gpu=group[0].cuda_index)
             of_group = log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log
             start_s, restarts = config.start_timeout_s or start_timeout_s(weights), config.max_restarts
             if transport_of(config) == "embedded":
-                parts = engine, composer, start_s, config.request_timeout_s
+                parts = engine, prepared, start_s, config.request_timeout_s
                 members.append(Embedded(of_group, *parts, max_restarts=restarts))
             else:
                 port = None if i else config.port
                 managed = ManagedServer(of_group, engine, start_s, port, max_restarts=restarts)
-                members.append(Client(managed, composer, config.in_flight, config.request_timeout_s))
+                members.append(Client(managed, prepared, config.in_flight, config.request_timeout_s))
         with members[0] if len(members) == 1 else Replicas(members, order.progress.note) as transport:
             yield transport
 
@@ -305,15 +306,15 @@ def _engine(
     attention: Attention,
 ) -> Engine:
     gpu = gpu_of(group[0].device) if group[0].on_gpu else None
-    shown = [shown for question in questions for shown in spec.requests(question)[0].shown]
+    requests = [spec.requests(question)[0] for question in questions]
     engine = Engine(
         weights=weights,
         dtype=spec.dtype,
-        max_model_len=_context(described, spec, questions),
-        images=max((len(spec.requests(question)[0].shown) for question in questions), default=1),
+        max_model_len=_context(described, requests),
+        images=max((len(request.shown) for request in requests), default=1),
         mm_processor_kwargs=described.mm_processor_kwargs
         if described.mm_processor_kwargs is not None
-        else {"max_pixels": max((image.max_pixels for image in shown), default=spec.max_pixels)},
+        else {"max_pixels": max((i.max_pixels for r in requests for i in r.shown), default=spec.max_pixels)},
         gpu=group[0].cuda_index,
         gpus=len(group),
         memory_share=share,
@@ -325,14 +326,13 @@ def _engine(
     return replace(engine, batched_tokens=gpu.judge_batched_tokens, sequences=gpu.judge_sequences)
 
 
-def _context(described: ModelCard, spec: JudgeSpec, questions: Sequence[Question]) -> int:
+def _context(described: ModelCard, requests: Sequence[Request]) -> int:
     """Upper bound of the tokens of the longest question and its answer; a text has at most as many tokens as bytes."""
     most = described.max_model_len
-    for question in questions:
-        for request in spec.requests(question)[:1]:
-            image_tokens = sum(int(described.tokens_of_image(shown.max_pixels)) + 2 for shown in request.shown)
-            text_tokens = len(request.text.encode()) + len(request.system.encode())
-            most = max(most, image_tokens + text_tokens + request.max_tokens)
+    for request in requests:
+        image_tokens = sum(int(described.tokens_of_image(shown.max_pixels)) + 2 for shown in request.shown)
+        text_tokens = len(request.text.encode()) + len(request.system.encode())
+        most = max(most, image_tokens + text_tokens + request.max_tokens)
     return min(-(-most // _ROUND) * _ROUND, described.context)
 
 

@@ -20,7 +20,7 @@ from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm.client import Client, ExternalServer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import preparing
 from local_bench.judges.vlm.vllm_process import Child
 
 pytestmark = pytest.mark.server
@@ -68,8 +68,8 @@ TOO_LONG = Question("brf", 0, ("p0",), (("title", "T"), ("brief", "B"), ("point"
 
 @pytest.fixture(scope="module")
 def embedded(judge_server, tmp_path_factory):
-    log, composer = tmp_path_factory.mktemp("embedded") / "engine.log", Composer(IMAGES.__getitem__, 32)
-    with Embedded(log, judge_server.engine, composer, 600, timeout_s=300, max_restarts=10) as transport:
+    log, prepared = tmp_path_factory.mktemp("embedded") / "engine.log", preparing(IMAGES.__getitem__, 32)
+    with Embedded(log, judge_server.engine, prepared, 600, timeout_s=300, max_restarts=10) as transport:
         group = transport._process.pid
         assert _of_group(group)
         yield transport
@@ -80,7 +80,7 @@ def embedded(judge_server, tmp_path_factory):
 @pytest.fixture(scope="module")
 def served(judge_server):
     with Client(
-        ExternalServer(judge_server.base_url, judge_server.api_key), Composer(IMAGES.__getitem__, 32), None, 300
+        ExternalServer(judge_server.base_url, judge_server.api_key), preparing(IMAGES.__getitem__, 32), None, 300
     ) as client:
         yield client
 
@@ -196,7 +196,7 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine(monkeypatch):
     stopped = []
     monkeypatch.setattr(Child, "alive", lambda _: not stopped)
     monkeypatch.setattr(Child, "stop", lambda _: stopped.append(True))
-    embedded = Embedded(Path(), None, Composer(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
+    embedded = Embedded(Path(), None, preparing(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
     embedded._end = ours
     may_go_on = threading.Event()
     reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None}
@@ -218,7 +218,7 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine(monkeypatch):
 
 def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_leaves_the_others(embedded, monkeypatch):
     """An error with a message for the user is raised where the answers are read, and the engine goes on."""
-    prepared, results = embedded.composer.prepared, {}
+    prepared, results = embedded.prepared, {}
 
     def of_run(shown):
         if "no such picture" in shown.images:
@@ -227,7 +227,7 @@ def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_lea
 
     questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
     with monkeypatch.context() as patch:
-        patch.setattr(embedded.composer, "prepared", of_run)
+        patch.setattr(embedded, "prepared", of_run)
         with pytest.raises(RunImageError, match="the picture is damaged"):
             results.update(answers(embedded, JSON, questions))
     assert set(results) == {0, 1}

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import FAILED, ConfigError, LocalBenchError, ServerError
 from local_bench.judges.vlm.judge import Served, Unreachable
-from local_bench.judges.vlm.protocols import NO_REPLY, REFUSED, Composer, Reply, Request, failed, reply
+from local_bench.judges.vlm.protocols import NO_REPLY, REFUSED, Preparing, Reply, Request, body, failed, reply
 from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
@@ -361,7 +361,7 @@ class Client:
     """A judge behind an HTTP server; the context manager starts and stops the server."""
 
     server: ManagedServer | ExternalServer
-    composer: Composer
+    prepared: Preparing
     in_flight: int | None
     """Maximum number of concurrent requests. None: `MAX_CONCURRENCY`."""
     timeout_s: float
@@ -421,13 +421,13 @@ class Client:
     async def _one(self, http: httpx2.AsyncClient, idle: _IdleTimeout, request: Request) -> Reply:
         server = self.server
         try:
-            body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
+            sent = await asyncio.to_thread(self._body, request)
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             return failed(e)
         retryable = tenacity.retry_if_exception(lambda e: isinstance(e, httpx2.RequestError | _Busy) and server.alive())
         retrying = tenacity.AsyncRetrying(retry=retryable, stop=_stop, wait=_wait_s, reraise=True)
         try:
-            received: httpx2.Response = await idle.wait(retrying(self._post, http, body))
+            received: httpx2.Response = await idle.wait(retrying(self._post, http, sent))
         except TimeoutError:
             raise Unreachable(f"no answer within {self.timeout_s:g} s (judge.request_timeout_s)") from None
         except ResponseTooLarge:
@@ -445,11 +445,15 @@ class Client:
             raise ServerError(sentence)
         if received.status_code != 200:
             return Reply(_text(received)[:2000], refusal=REFUSED)
-        self._answered[:] = [body]
+        self._answered[:] = [sent]
         try:
             return reply(received.json())
         except (ValueError, RecursionError):
             return Reply(_text(received)[:2000], refusal=NO_REPLY)
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        images = [*map(self.prepared, request.shown)]
+        return body(request, images, self.server.model, content_ids=self.server.content_ids)
 
     async def _answers(self, http: httpx2.AsyncClient) -> bool:
         """Whether the server still answers a request that it has answered before, or else one without an image."""

@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from local_bench.judges.vlm.judge import Unreachable
-from local_bench.judges.vlm.protocols import IMAGE, Composer, Recent, Reply, Request, body, failed
+from local_bench.judges.vlm.protocols import IMAGE, Preparing, Recent, Reply, Request, body, failed
 from local_bench.judges.vlm.vllm_process import ENDED, Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
@@ -26,7 +26,7 @@ class Embedded(Child):
     """A managed vLLM engine."""
 
     engine: Engine
-    composer: Composer
+    prepared: Preparing
     start_timeout_s: float
     timeout_s: float
     _end: Connection | None = field(default=None, init=False)
@@ -43,7 +43,7 @@ class Embedded(Child):
         end = self._end
         if end is None:
             raise Unreachable("it has ended")
-        feeder = _Feeder(end, self.composer, self._sent_images, iter(requests), at_once or AHEAD)
+        feeder = _Feeder(end, self.prepared, self._sent_images, iter(requests), at_once or AHEAD)
         feeder.start()
         try:
             while not (feeder.ended.is_set() and not feeder.under_way):
@@ -109,14 +109,14 @@ class _Feeder(threading.Thread):
     def __init__(
         self,
         end: Connection,
-        composer: Composer,
+        prepared: Preparing,
         sent_images: Recent[None],
         requests: Iterator[tuple[Any, Request]],
         ahead: int,
     ) -> None:
         super().__init__(daemon=True)
         self._pipe = end
-        self._composer = composer
+        self._prepared = prepared
         self._sent_images = sent_images
         self._requests = requests
         self._slots = threading.Semaphore(ahead)
@@ -133,7 +133,7 @@ class _Feeder(threading.Thread):
                 if self._stopped:
                     return
                 try:
-                    images = [*map(self._composer.prepared, request.shown)]
+                    images = [*map(self._prepared, request.shown)]
                 except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
                     self._faulty.append((key, failed(e)))
                     self._slots.release()
