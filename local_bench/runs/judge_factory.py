@@ -23,10 +23,9 @@ from local_bench.judges.vlm.vllm_process import (
     Attention,
     Engine,
     Wanted,
+    attention_for,
     is_recurrent,
     model_runner,
-    on_cpu,
-    on_gpu,
     require_vllm,
     vllm_version,
 )
@@ -68,14 +67,13 @@ class JudgeDevice:
         return self.cuda_index is not None
 
     def attention(self, weights: Path, dtype: str, wanted: Wanted = "auto", backend: str | None = None) -> Attention:
-        """How vLLM computes the layers of the judge in `weights` on this device. ConfigError if what `wanted` and
-        `backend` require is impossible; ServerError if vLLM cannot serve the judge."""
-        if self.cuda_index is None:
-            return on_cpu(weights, wanted, backend)
-        import torch
+        """`attention_for` this device."""
+        capability = self.capability
+        if self.cuda_index is not None and capability is None:
+            import torch
 
-        capability = self.capability or torch.cuda.get_device_capability(self.cuda_index)
-        return on_gpu(weights, dtype, capability, wanted, backend)
+            capability = torch.cuda.get_device_capability(self.cuda_index)
+        return attention_for(weights, dtype, capability, wanted, backend)
 
 
 def local_judge_devices(engine: EngineConfig) -> list[JudgeDevice]:
@@ -307,7 +305,8 @@ def _engine(
 ) -> Engine:
     gpu = gpu_of(group[0].device) if group[0].on_gpu else None
     requests = [spec.requests(question)[0] for question in questions]
-    engine = Engine(
+    limits = {} if gpu is None else {"batched_tokens": gpu.judge_batched_tokens, "sequences": gpu.judge_sequences}
+    return Engine(
         weights=weights,
         dtype=spec.dtype,
         max_model_len=_context(described, requests),
@@ -320,10 +319,8 @@ def _engine(
         memory_share=share,
         attention=attention,
         extra_args=spec.extra_args,
+        **limits,
     )
-    if gpu is None:
-        return engine
-    return replace(engine, batched_tokens=gpu.judge_batched_tokens, sequences=gpu.judge_sequences)
 
 
 def _context(described: ModelCard, requests: Sequence[Request]) -> int:

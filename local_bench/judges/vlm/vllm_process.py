@@ -69,8 +69,14 @@ class ModelFacts:
     """Attention backend -> batch-invariant mode (`on`, `off`) -> the reasons why vLLM does not support the model."""
 
 
-def on_cpu(weights: Path, wanted: Wanted = "auto", backend: str | None = None) -> Attention:
-    """The only choice on a CPU. ConfigError for settings that need a GPU."""
+def attention_for(
+    weights: Path, dtype: str, capability: Capability | None, wanted: Wanted = "auto", backend: str | None = None
+) -> Attention:
+    """How vLLM computes the judge in `weights` on a GPU of this compute capability, as `choose`, or on a CPU (None),
+    where there is one choice. ConfigError for what is impossible there; ServerError if vLLM cannot serve the judge."""
+    if capability is not None:
+        facts = _facts_of_child(weights, dtype, capability, (backend,) if backend else USUAL)
+        return choose(facts, capability, wanted, backend)
     why_not = "vLLM has no batch-invariant mode on a CPU"
     if wanted == "on":
         raise ConfigError(f"judge.batch_invariant: on is impossible ({why_not}): use auto")
@@ -111,14 +117,6 @@ def choose(facts: ModelFacts, capability: Capability, wanted: Wanted = "auto", b
     if wanted == "off":
         why_not = "judge.batch_invariant is off"
     return Attention(batch_invariant, chosen, bool(facts.other_layers), why_not)
-
-
-def on_gpu(
-    weights: Path, dtype: str, capability: Capability, wanted: Wanted = "auto", backend: str | None = None
-) -> Attention:
-    """As `choose`, for the model in `weights`. ServerError if vLLM cannot serve it."""
-    facts = _facts_of_child(weights, dtype, capability, (backend,) if backend else USUAL)
-    return choose(facts, capability, wanted, backend)
 
 
 def is_recurrent(weights: Path) -> bool:
