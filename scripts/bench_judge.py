@@ -36,9 +36,9 @@ from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.vlm.client import Client, ManagedServer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import body, preparing
 from local_bench.judges.vlm.rubrics import rubrics_of
-from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment
+from local_bench.judges.vlm.vllm_process import Engine, arguments, environment
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.runs.judge_factory import JudgeDevice
@@ -177,21 +177,22 @@ def timed(
 
 
 def compare(spec: JudgeSpec, engine: Engine, images: Images, repeats: int) -> dict[str, Any]:
-    composer = Composer(images.by_digest.__getitem__, spec.patch)
+    prepared = preparing(images.by_digest.__getitem__, spec.patch)
     seconds = dict.fromkeys(("chat", "embedded", "served", "one by one"), 0.0)
     n = dict.fromkeys(seconds, 0)
     changed = {"served": 0, "one by one": 0}
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         begun = time.perf_counter()
-        embedded = stack.enter_context(Embedded(engine, Child(logs / "embedded.log"), composer, 600, 600))
+        embedded = stack.enter_context(Embedded(logs / "embedded.log", engine, prepared, 600, 600))
         start_s = time.perf_counter() - begun
-        server = ManagedServer(engine, Child(logs / "served.log"), 600)
-        served = stack.enter_context(Client(server, composer, None, 600))
+        server = ManagedServer(logs / "served.log", engine, 600)
+        served = stack.enter_context(Client(server, prepared, None, 600))
         bare = stack.enter_context(ceiling(engine))
 
         def bodies(questions: list[tuple[Any, Question]]) -> list[dict[str, Any]]:
-            return [composer.body(request, "") for _, question in questions for request in spec.requests(question)]
+            requests = (request for _, question in questions for request in spec.requests(question))
+            return [body(request, [*map(prepared, request.shown)], "") for request in requests]
 
         warm = images.questions(8)  # grammar and kernels are made at the first use
         timed(embedded, spec, warm)

@@ -17,7 +17,7 @@ import pytest
 
 from local_bench.core.environment import collect_rarely, paused, variables
 from local_bench.judges.vlm.client import ManagedServer
-from local_bench.judges.vlm.vllm_process import Child, Engine
+from local_bench.judges.vlm.vllm_process import Engine
 from local_bench.runs.executors import processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,7 +132,7 @@ def judge_server(
     engine = Engine(
         judge_weights, "float32", max_model_len=24576, images=8, mm_processor_kwargs={"max_pixels": 8 * 16384}
     )
-    server = ManagedServer(engine, Child(tmp_path_factory.mktemp("judge") / "server.log"), start_timeout_s=600)
+    server = ManagedServer(tmp_path_factory.mktemp("judge") / "server.log", engine, start_timeout_s=600)
     with server:
         yield server
 

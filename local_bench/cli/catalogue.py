@@ -265,19 +265,19 @@ def inputs_text(card: "ModelCard") -> str:
 def local_files(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
     """The state of a card's files on this machine. Reports missing or damaged files; builds a small model if needed."""
     from local_bench.core.errors import WeightsError
-    from local_bench.models.manifest import MAIN, pins, read_manifest, revision_of
+    from local_bench.models.cards import MAIN
+    from local_bench.models.manifest import pins, read_manifest, revision_of
     from local_bench.models.weights import resolve, resolve_parts, weights_digest
 
     data: dict[str, Any] = {"here": False}
     data |= dict.fromkeys(("folder", "weights_sha256", "bytes", "revision", "revision_from", "manifest"))
     try:
-        data["revision"] = revision_of(card, MAIN)
+        data["revision"] = revision_of(card)
         data["revision_from"] = data["revision"] and ("this machine" if MAIN in pins(card) else "the card")
         manifest = read_manifest(card)
         data["manifest"] = manifest and manifest.model_dump()
         folder, parts = resolve(card), resolve_parts(card)
-        data["weights_sha256"] = weights_digest(folder, parts)
-        data["folder"] = str(folder)
+        data |= {"weights_sha256": weights_digest(folder, parts), "folder": str(folder)}
         files = [p for location in (folder, *parts.values()) for p in location.rglob("*") if p.is_file()]
         data["bytes"] = sum(p.stat().st_size for p in files)
         data["here"] = True

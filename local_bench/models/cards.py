@@ -15,6 +15,8 @@ from local_bench.core.yamlfile import Location, Strict, check, load_yaml, read_y
 
 LIBRARIES = {"pyiqa": "local_bench.judges.metrics.pyiqa_cards:pyiqa_card"}
 """The function that returns the card for a name `library:name`; these cards have no YAML files."""
+MAIN = ""
+"""The key of the model itself, as opposed to the card's `parts`."""
 SHIPPED = "local_bench.models.shipped:copy"
 """The `build` function of models whose trained weights are in the repository."""
 _HOST = r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}|\[[0-9A-Fa-f:.]+\]"
@@ -253,6 +255,11 @@ class ModelCard(Strict):
     """For a judge: vLLM's attention backend on GPUs, where the config has none."""
     tensor_parallel_size: int = Field(1, ge=1, le=1024)
     """For a judge: the number of 80 GB GPUs it is served on in bfloat16; `vram_gb` is then their total."""
+
+    @property
+    def sources(self) -> dict[str, Source]:
+        """The sources of the model itself (`MAIN`) and of its parts."""
+        return {MAIN: self.source, **self.parts}
 
     def tokens_of_image(self, pixels: int) -> float:
         """For a judge: the most tokens of an image with this number of pixels."""

@@ -22,11 +22,10 @@ from pydantic import ValidationError
 from local_bench.core.environment import load_object
 from local_bench.core.errors import StorageError, WeightsError
 from local_bench.core.files import cache_dir, safe_join, scratch, storage_errors, write_atomic
-from local_bench.models.cards import ModelCard
+from local_bench.models.cards import MAIN, ModelCard
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.hub import Purpose, Repository, check_space, for_model, repository_info
 from local_bench.models.manifest import (
-    MAIN,
     FetchedFile,
     FetchedRepo,
     Manifest,
@@ -38,7 +37,6 @@ from local_bench.models.manifest import (
     origin_of,
     read_manifest,
     revision_of,
-    source_of,
     write_manifest,
     write_pins,
 )
@@ -235,9 +233,8 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
     Hub; StorageError if the disk is full.
     """
     commits = _commits(card, revisions or {})
-    other_parts = [
-        part for part in (MAIN, *card.parts) if source_of(card, part).base_url or source_of(card, part).gather
-    ]
+    sources, purpose = card.sources, for_model(card.name)
+    other_parts = [part for part, source in sources.items() if source.base_url or source.gather]
     if not commits and not other_parts:
         resolve(card)
         resolve_parts(card)
@@ -247,9 +244,7 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
         say(f"{card.name}: all {len(existing.files)} files are already on this machine")
         return existing
     repositories = {
-        part: repository_info(
-            for_model(card.name), source_of(card, part).repo or "", commit, source_of(card, part).files
-        )
+        part: repository_info(purpose, sources[part].repo or "", commit, sources[part].files)
         for part, commit in commits.items()
     }
     for repository in repositories.values():
@@ -262,7 +257,7 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
             f"{len(repository.wanted)} files, {repository.bytes_of(repository.wanted) / 1e9:.2f} GB, "
             f"{absent_bytes[part] / 1e9:.2f} GB to download"
         )
-    check_space(for_model(card.name), sum(absent_bytes.values()))
+    check_space(purpose, sum(absent_bytes.values()))
     snapshots = {part: repository.download() for part, repository in repositories.items()}
     write_pins(card, commits)
     fetched: dict[str, _Fetched] = {}
@@ -280,7 +275,7 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
 
 
 def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
-    source = source_of(card, part)
+    source = card.sources[part]
     if source.gather:
         folder = folder_of(card, part)
         origins: list[Origin] = load_object(source.gather, card.name)(folder, card, say)
@@ -296,7 +291,7 @@ def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
 
 def _from_files(card: ModelCard, part: str, pulled: list[Pulled]) -> _Fetched:
     """A folder of individual files. WeightsError if a file differs from the digest in the card."""
-    source = source_of(card, part)
+    source = card.sources[part]
     for name, file in zip(source.files, pulled, strict=True):
         check_digest(for_model(card.name), file.origin.url, file.origin.sha256, source.sha256.get(name))
     folder = folder_of(card, part)
@@ -315,7 +310,7 @@ def _vetted(card: ModelCard, part: str, folder: Path, origins: list[Origin]) -> 
 
 def _commits(card: ModelCard, revisions: Mapping[str, str]) -> dict[str, str]:
     """The commit of each repository of the card. WeightsError if one is missing."""
-    parts = [part for part in (MAIN, *card.parts) if source_of(card, part).repo]
+    parts = [part for part, source in card.sources.items() if source.repo]
     unknown = next((part for part in revisions if part not in parts), None)
     if unknown is not None:
         available = ", ".join(repr(part) for part in parts if part) or "none"
@@ -331,7 +326,7 @@ def _commits(card: ModelCard, revisions: Mapping[str, str]) -> dict[str, str]:
             name = f"{part}=COMMIT" if part else "COMMIT"
             pinned = f"only {revision!r}" if revision else "no commit"
             raise WeightsError(
-                f"{source_of(card, part).repo} has {pinned} pinned, and the files of a branch can change: give the "
+                f"{card.sources[part].repo} has {pinned} pinned, and the files of a branch can change: give the "
                 f"full commit (40 hex digits) with `local-bench models fetch {card.name} --revision {name}` or as the "
                 "card's revision"
             )

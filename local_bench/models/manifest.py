@@ -19,7 +19,7 @@ from local_bench.core.errors import StorageError, WeightsError
 from local_bench.core.files import cache_dir, open_regular, write_atomic
 from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict
-from local_bench.models.cards import ModelCard, Source
+from local_bench.models.cards import MAIN, ModelCard
 from local_bench.models.convert import VERSION
 
 _SETTLED_NS = 50_000_000
@@ -76,8 +76,6 @@ def _stamp(stat: os.stat_result) -> str:
     return f"{stat.st_size}:{stat.st_mtime_ns}:{stat.st_ctime_ns}:{stat.st_ino}"
 
 
-MAIN = ""
-"""The key of the model itself, as opposed to the card's `parts`."""
 T = TypeVar("T", bound=Strict)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -145,20 +143,15 @@ def is_commit(revision: str | None) -> bool:
     return revision is not None and _COMMIT.fullmatch(revision) is not None
 
 
-def revision_of(card: ModelCard, part: str) -> str | None:
+def revision_of(card: ModelCard, part: str = MAIN) -> str | None:
     """The commit of the model (`MAIN`) or of a part: the one pinned on this machine, otherwise the card's."""
-    return pins(card).get(part) or source_of(card, part).revision
-
-
-def source_of(card: ModelCard, part: str) -> Source:
-    """The source of the model (`MAIN`) or of a part."""
-    return card.source if part == MAIN else card.parts[part]
+    return pins(card).get(part) or card.sources[part].revision
 
 
 def folder_of(card: ModelCard, part: str) -> Path:
     """The cache folder of individually downloaded files of a part (`MAIN`: the model); its name includes a digest of
     everything that determines the files."""
-    source = source_of(card, part)
+    source = card.sources[part]
     content = source.model_dump(exclude={"build", "folder", "version"}) | {
         "revision": revision_of(card, part),
         "as": VERSION,
@@ -168,7 +161,7 @@ def folder_of(card: ModelCard, part: str) -> Path:
 
 def origin_of(card: ModelCard, part: str) -> tuple[str, str | None] | None:
     """Repository and commit of the model or of a part, or their equivalents for other sources; None if it is built."""
-    source = source_of(card, part)
+    source = card.sources[part]
     if source.repo:
         return source.repo, revision_of(card, part)
     other = source.base_url or source.gather
@@ -183,7 +176,7 @@ def pins(card: ModelCard) -> dict[str, str]:
 
 def write_pins(card: ModelCard, revisions: dict[str, str]) -> None:
     """Store the commits that differ from the card's."""
-    overrides = {part: revision for part, revision in revisions.items() if revision != source_of(card, part).revision}
+    overrides = {part: revision for part, revision in revisions.items() if revision != card.sources[part].revision}
     if overrides or _file(card, "pins").exists():
         write_atomic(_file(card, "pins"), Pins(revisions=overrides).model_dump_json(indent=2).encode())
 
@@ -193,7 +186,7 @@ def read_manifest(card: ModelCard) -> Manifest | None:
     manifest = _read(_file(card, "fetched"), Manifest, f"run `local-bench models fetch {card.name}` to write it again")
     if manifest is None:
         return None
-    for part in (MAIN, *card.parts):
+    for part in card.sources:
         origin, fetched = origin_of(card, part), manifest.of(part)
         if origin and (fetched is None or (fetched.repo, fetched.revision) != origin):
             return None

@@ -13,9 +13,9 @@ from local_bench.core.errors import WeightsError
 from local_bench.core.files import cache_dir, scratch, storage_errors, write_atomic
 from local_bench.core.types import digest
 from local_bench.models import shipped
-from local_bench.models.cards import SHIPPED, ModelCard
+from local_bench.models.cards import MAIN, SHIPPED, ModelCard
 from local_bench.models.convert import converted_name
-from local_bench.models.manifest import MAIN, check_fetched, file_digests, folder_of, revision_of, source_of
+from local_bench.models.manifest import check_fetched, file_digests, folder_of, revision_of
 from local_bench.models.tensors import check_header
 from local_bench.models.vet import KINDS, PIPELINE, listing_of, vet
 
@@ -94,7 +94,7 @@ def _user_folder(card: ModelCard, path: str) -> Path:
 
 
 def _part_folder(card: ModelCard, part: str) -> Path:
-    source = source_of(card, part)
+    source = card.sources[part]
     if source.build:
         return built(card, part)
     if source.folder is not None:
@@ -121,7 +121,7 @@ def _part_folder(card: ModelCard, part: str) -> Path:
 
 def built(card: ModelCard, part: str = MAIN) -> Path:
     """The folder of the model or part with a `build` source, built in the user's cache first if it is missing."""
-    source = source_of(card, part)
+    source = card.sources[part]
     assert source.build
     name = f"{card.name}-{part}" if part else card.name
     version = f"v{source.version}"

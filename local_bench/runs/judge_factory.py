@@ -1,9 +1,10 @@
 """Opens a judge of a config on the given devices: selects its transport and sets its engine's arguments."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,18 +16,16 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer, key_from
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec, Served, Transport, plugged, plugin_numerics
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import preparing
 from local_bench.judges.vlm.replicas import Replicas
 from local_bench.judges.vlm.rubrics import check_labels, check_words
 from local_bench.judges.vlm.vllm_process import (
     Attention,
-    Child,
     Engine,
     Wanted,
+    attention_for,
     is_recurrent,
     model_runner,
-    on_cpu,
-    on_gpu,
     require_vllm,
     vllm_version,
 )
@@ -68,14 +67,13 @@ class JudgeDevice:
         return self.cuda_index is not None
 
     def attention(self, weights: Path, dtype: str, wanted: Wanted = "auto", backend: str | None = None) -> Attention:
-        """How vLLM computes the layers of the judge in `weights` on this device. ConfigError if what `wanted` and
-        `backend` require is impossible; ServerError if vLLM cannot serve the judge."""
-        if self.cuda_index is None:
-            return on_cpu(weights, wanted, backend)
-        import torch
+        """`attention_for` this device."""
+        capability = self.capability
+        if self.cuda_index is not None and capability is None:
+            import torch
 
-        capability = self.capability or torch.cuda.get_device_capability(self.cuda_index)
-        return on_gpu(weights, dtype, capability, wanted, backend)
+            capability = torch.cuda.get_device_capability(self.cuda_index)
+        return attention_for(weights, dtype, capability, wanted, backend)
 
 
 def local_judge_devices(engine: EngineConfig) -> list[JudgeDevice]:
@@ -97,10 +95,10 @@ def memory_gb(cuda_index: int) -> tuple[float, float]:
 
 @contextmanager
 def reserve_memory(
-    name: str, vram_gb: float, judge_devices: Sequence[JudgeDevice], progress: Progress
+    name: str, vram_gb: float, judge_devices: Sequence[JudgeDevice], progress: Progress, most_gb: float = math.inf
 ) -> Iterator[float]:
-    """Release this process's cached GPU memory, yield the fraction of memory that vLLM may use, and check at the end
-    that the judge's memory was released.
+    """Release this process's cached GPU memory, yield the fraction of memory that vLLM may use (of at most `most_gb`),
+    and check at the end that the judge's memory was released.
 
     ServerError if `vram_gb` is not free on each of `judge_devices`.
     """
@@ -118,7 +116,7 @@ def reserve_memory(
                 f"{name} needs about {vram_gb:.0f} GB, but GPU {gpu} has {free:.1f} of {total:.0f} GB free: end other "
                 "processes on it, or choose a smaller judge"
             )
-    share = min((free - _CHILD_CONTEXT_GB) / total for free, total in before.values())
+    share = min(min(free - _CHILD_CONTEXT_GB, most_gb) / total for free, total in before.values())
     try:
         yield min(share, 0.92)
     finally:
@@ -229,6 +227,8 @@ class JudgeOrder:
     """Returns an image by its digest."""
     log: Path
     progress: Progress
+    most_gb: float = math.inf
+    """Memory of each GPU that vLLM may use at most, in decimal GB."""
 
 
 @contextmanager
@@ -237,12 +237,12 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     token for a label that protocol `logit` or a question needs."""
     config, spec, log = order.config, order.spec, order.log
     described = card(config.card, "judge")
-    composer = Composer(order.load, spec.patch)
+    prepared = preparing(order.load, spec.patch)
     if config.base_url:
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
         server = external(config, spec.served or None)
-        with Client(server, composer, config.in_flight, config.request_timeout_s) as client:
+        with Client(server, prepared, config.in_flight, config.request_timeout_s) as client:
             yield client
         return
     weights = resolve(described, config.weights)
@@ -251,7 +251,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     check_words(described.name, weights, {question.rubric for question in order.questions})
     device = "cpu" if judge_devices[0].cuda_index is None else f"cuda:{judge_devices[0].cuda_index}"
     if config.transport not in BUILT_IN:
-        with plugged(config.transport, weights, composer.prepared, device, spec.dtype) as judge:
+        with plugged(config.transport, weights, prepared, device, spec.dtype) as judge:
             yield judge
         return
     if transport_of(config) == "local":
@@ -260,23 +260,27 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         processor_kwargs = described.mm_processor_kwargs or {}
         longest = described.context  # as of vLLM, whose `max_model_len` grows up to it (`_context`)
-        with Local(weights, composer.prepared, device, spec.dtype, batch_size, processor_kwargs, longest) as local:
+        with Local(weights, prepared, device, spec.dtype, batch_size, processor_kwargs, longest) as local:
             yield local
         return
     groups = _groups(judge_devices, described)
     attention = attention_of(config, judge_devices[0])
     assert attention is not None
-    with reserve_memory(described.name, described.vram_gb / len(groups[0]), judge_devices, order.progress) as share:
+    vram_gb = described.vram_gb / len(groups[0])
+    with reserve_memory(described.name, vram_gb, judge_devices, order.progress, order.most_gb) as share:
         members: list[Transport] = []
+        needs = _needs(described, spec, order.questions)
         for i, group in enumerate(groups):
-            engine = _engine(described, weights, spec, group, order.questions, share, attention)
-            child = Child(log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log, config.max_restarts)
-            start_s = config.start_timeout_s or start_timeout_s(weights)
+            engine = _engine(weights, spec, group, needs, share, attention)
+            of_group = log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log
+            start_s, restarts = config.start_timeout_s or start_timeout_s(weights), config.max_restarts
             if transport_of(config) == "embedded":
-                members.append(Embedded(engine, child, composer, start_s, config.request_timeout_s))
+                parts = engine, prepared, start_s, config.request_timeout_s
+                members.append(Embedded(of_group, *parts, max_restarts=restarts))
             else:
-                managed = ManagedServer(engine, child, start_s, None if i else config.port)
-                members.append(Client(managed, composer, config.in_flight, config.request_timeout_s))
+                port = None if i else config.port
+                managed = ManagedServer(of_group, engine, start_s, port, max_restarts=restarts)
+                members.append(Client(managed, prepared, config.in_flight, config.request_timeout_s))
         with members[0] if len(members) == 1 else Replicas(members, order.progress.note) as transport:
             yield transport
 
@@ -291,44 +295,47 @@ def _groups(judge_devices: Sequence[JudgeDevice], described: ModelCard) -> list[
 
 
 def _engine(
-    described: ModelCard,
     weights: Path,
     spec: JudgeSpec,
     group: Sequence[JudgeDevice],
-    questions: Sequence[Question],
+    needs: dict[str, Any],
     share: float,
     attention: Attention,
 ) -> Engine:
     gpu = gpu_of(group[0].device) if group[0].on_gpu else None
-    shown = [shown for question in questions for shown in spec.requests(question)[0].shown]
-    engine = Engine(
+    limits: dict[str, Any] = (
+        {} if gpu is None else {"batched_tokens": gpu.judge_batched_tokens, "sequences": gpu.judge_sequences}
+    )
+    return Engine(
         weights=weights,
         dtype=spec.dtype,
-        max_model_len=_context(described, spec, questions),
-        images=max((len(spec.requests(question)[0].shown) for question in questions), default=1),
-        mm_processor_kwargs=described.mm_processor_kwargs
-        if described.mm_processor_kwargs is not None
-        else {"max_pixels": max((image.max_pixels for image in shown), default=spec.max_pixels)},
+        **needs,
         gpu=group[0].cuda_index,
         gpus=len(group),
         memory_share=share,
         attention=attention,
         extra_args=spec.extra_args,
+        **limits,
     )
-    if gpu is None:
-        return engine
-    return replace(engine, batched_tokens=gpu.judge_batched_tokens, sequences=gpu.judge_sequences)
 
 
-def _context(described: ModelCard, spec: JudgeSpec, questions: Sequence[Question]) -> int:
-    """Upper bound of the tokens of the longest question and its answer; a text has at most as many tokens as bytes."""
-    most = described.max_model_len
+def _needs(described: ModelCard, spec: JudgeSpec, questions: Sequence[Question]) -> dict[str, Any]:
+    """Arguments of `Engine` that the questions decide: the most images of one and the largest, and an upper bound of
+    the tokens of the longest question and its answer; a text has at most as many tokens as bytes."""
+    longest, images, pixels = described.max_model_len, 0, 0
     for question in questions:
-        for request in spec.requests(question)[:1]:
-            image_tokens = sum(int(described.tokens_of_image(shown.max_pixels)) + 2 for shown in request.shown)
-            text_tokens = len(request.text.encode()) + len(request.system.encode())
-            most = max(most, image_tokens + text_tokens + request.max_tokens)
-    return min(-(-most // _ROUND) * _ROUND, described.context)
+        request = spec.requests(question)[0]
+        image_tokens = sum(int(described.tokens_of_image(shown.max_pixels)) + 2 for shown in request.shown)
+        text_tokens = len(request.text.encode()) + len(request.system.encode())
+        longest = max(longest, image_tokens + text_tokens + request.max_tokens)
+        images, pixels = max(images, len(request.shown)), max(pixels, *(shown.max_pixels for shown in request.shown), 0)
+    return {
+        "max_model_len": min(-(-longest // _ROUND) * _ROUND, described.context),
+        "images": images if questions else 1,
+        "mm_processor_kwargs": {"max_pixels": pixels or spec.max_pixels}
+        if described.mm_processor_kwargs is None
+        else described.mm_processor_kwargs,
+    }
 
 
 def start_timeout_s(weights: Path) -> float:

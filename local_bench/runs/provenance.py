@@ -8,7 +8,7 @@ from local_bench.core import __version__
 from local_bench.core.environment import recorded_versions
 from local_bench.core.types import digest
 from local_bench.judges.vlm.protocols import VERSIONS
-from local_bench.models.manifest import MAIN, revision_of
+from local_bench.models.manifest import revision_of
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import spec_in
 from local_bench.runs.judge_factory import JudgeDevice, attention_of, numerics_of, transport_of
@@ -90,7 +90,7 @@ def _model(model: ModelPlan) -> dict[str, Any]:
         "card": card.name,
         "title": card.title,
         "repository": card.source.repo,
-        "revision": None if model.config.weights else revision_of(card, MAIN),
+        "revision": None if model.config.weights else revision_of(card),
         "parts": {part: [source.repo, revision_of(card, part)] for part, source in card.parts.items()},
         "licence": card.licence,
         "load": model.config.load,

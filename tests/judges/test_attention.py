@@ -11,7 +11,7 @@ from local_bench.core.yamlfile import yaml_value
 from local_bench.judges.vlm import vllm_process as module
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import NO_REPLY, Reply
-from local_bench.judges.vlm.vllm_process import Attention, ModelFacts, is_recurrent, on_gpu
+from local_bench.judges.vlm.vllm_process import Attention, ModelFacts, attention_for, is_recurrent
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import Judge
@@ -141,7 +141,7 @@ def test_the_reason_of_a_failing_check_is_given(monkeypatch, tmp_path, reason, a
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: said)
     module._facts_of_child.cache_clear()
     with pytest.raises(ServerError, match=rf"vLLM cannot serve the judge in .* \({reason}\): {advice}"):
-        on_gpu(tmp_path, "bfloat16", (8, 0))
+        attention_for(tmp_path, "bfloat16", (8, 0))
 
 
 @pytest.mark.parametrize(

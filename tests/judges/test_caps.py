@@ -13,7 +13,7 @@ from local_bench.core.errors import ConfigError, ServerError
 from local_bench.core.types import Question
 from local_bench.judges.vlm.client import MAX_BYTES, TOO_LARGE, Client, ExternalServer, key_from
 from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import preparing
 
 pytestmark = pytest.mark.timeout(30)
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
@@ -94,7 +94,7 @@ def serving(models=complete, chat=complete):
 
 def client_of(url, timeout_s):
     return Client(
-        ExternalServer(url, SecretStr("key")), Composer(lambda _: Image.new("RGB", (32, 32)), 32), 1, timeout_s
+        ExternalServer(url, SecretStr("key")), preparing(lambda _: Image.new("RGB", (32, 32)), 32), 1, timeout_s
     )
 
 

@@ -17,7 +17,7 @@ from local_bench.core.errors import ImageError, LocalBenchError
 from local_bench.core.types import Question
 from local_bench.judges.vlm.client import MAX_CONCURRENCY, Client, concurrently
 from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import preparing
 
 SPEC = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 QUESTIONS = [
@@ -64,7 +64,7 @@ def verdicts_of(handler, server=None, in_flight=4, timeout_s=5.0, load=make_imag
     """What was answered, and what it ended in."""
     results = {}
     transport = httpx2.MockTransport(handler)
-    with Client(server or Here(), Composer(load, 32), in_flight, timeout_s, transport=transport) as client:
+    with Client(server or Here(), preparing(load, 32), in_flight, timeout_s, transport=transport) as client:
         try:
             for key, verdict in answers(client, SPEC, questions):
                 results[key] = verdict

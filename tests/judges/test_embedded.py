@@ -10,7 +10,6 @@ from contextlib import suppress
 from itertools import cycle, islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from local_bench.core.types import Collage, Question
 from local_bench.judges.vlm.client import Client, ExternalServer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import preparing
 from local_bench.judges.vlm.vllm_process import Child
 
 pytestmark = pytest.mark.server
@@ -69,20 +68,19 @@ TOO_LONG = Question("brf", 0, ("p0",), (("title", "T"), ("brief", "B"), ("point"
 
 @pytest.fixture(scope="module")
 def embedded(judge_server, tmp_path_factory):
-    child = Child(tmp_path_factory.mktemp("embedded") / "engine.log", max_restarts=10)
-    composer = Composer(IMAGES.__getitem__, 32)
-    with Embedded(judge_server.engine, child, composer, start_timeout_s=600, timeout_s=300) as transport:
-        group = child._process.pid
+    log, prepared = tmp_path_factory.mktemp("embedded") / "engine.log", preparing(IMAGES.__getitem__, 32)
+    with Embedded(log, judge_server.engine, prepared, 600, timeout_s=300, max_restarts=10) as transport:
+        group = transport._process.pid
         assert _of_group(group)
         yield transport
-        group = child._process.pid
+        group = transport._process.pid
     assert _ended(group)
 
 
 @pytest.fixture(scope="module")
 def served(judge_server):
     with Client(
-        ExternalServer(judge_server.base_url, judge_server.api_key), Composer(IMAGES.__getitem__, 32), None, 300
+        ExternalServer(judge_server.base_url, judge_server.api_key), preparing(IMAGES.__getitem__, 32), None, 300
     ) as client:
         yield client
 
@@ -115,7 +113,7 @@ def _ended(group, seconds=20):
 
 def _engine_of(embedded):
     """The process that the model is in: the guard's only child."""
-    guard = embedded.child._process.pid
+    guard = embedded._process.pid
     (pid,) = [pid for pid, (_, parent, _) in _processes().items() if parent == guard]
     return pid
 
@@ -157,7 +155,7 @@ def test_repeated_prompts_are_read_from_the_cache_and_one_at_a_time_gives_the_sa
 
 
 def test_after_a_kill_the_remaining_questions_get_the_same_answers(embedded, undisturbed):
-    group, results, left = embedded.child._process.pid, {}, dict(QUESTIONS)
+    group, results, left = embedded._process.pid, {}, dict(QUESTIONS)
     killed = 0
     while left:
         try:
@@ -174,13 +172,13 @@ def test_after_a_kill_the_remaining_questions_get_the_same_answers(embedded, und
                 next(answers(embedded, JSON, QUESTIONS))
             embedded.restart()
             assert _ended(group)
-            assert embedded.child._process.pid != group
+            assert embedded._process.pid != group
     assert killed
     assert results == undisturbed
 
 
 def test_an_abandoned_call_does_not_affect_the_next(embedded, undisturbed):
-    group = embedded.child._process.pid
+    group = embedded._process.pid
     pending = answers(embedded, JSON, QUESTIONS)
     first, verdict = next(pending)
     assert verdict == undisturbed[first]
@@ -192,12 +190,13 @@ def test_an_abandoned_call_does_not_affect_the_next(embedded, undisturbed):
     assert dict(answers(embedded, JSON, QUESTIONS)) == undisturbed
 
 
-def test_a_call_abandoned_between_two_requests_ends_the_engine():
+def test_a_call_abandoned_between_two_requests_ends_the_engine(monkeypatch):
     """No request is in flight at that moment, but the feeder is about to send the next request."""
     ours, theirs = (Connection(end.detach()) for end in socket.socketpair())
     stopped = []
-    child = SimpleNamespace(alive=lambda: not stopped, stop=lambda: stopped.append(True))
-    embedded = Embedded(None, child, Composer(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
+    monkeypatch.setattr(Child, "alive", lambda _: not stopped)
+    monkeypatch.setattr(Child, "stop", lambda _: stopped.append(True))
+    embedded = Embedded(Path(), None, preparing(IMAGES.__getitem__, 32), start_timeout_s=1, timeout_s=5)
     embedded._end = ours
     may_go_on = threading.Event()
     reply = {"text": '{"met": 1}', "finish_reason": "stop", "logprobs": None}
@@ -219,7 +218,7 @@ def test_a_call_abandoned_between_two_requests_ends_the_engine():
 
 def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_leaves_the_others(embedded, monkeypatch):
     """An error with a message for the user is raised where the answers are read, and the engine goes on."""
-    prepared, results = embedded.composer.prepared, {}
+    prepared, results = embedded.prepared, {}
 
     def of_run(shown):
         if "no such picture" in shown.images:
@@ -228,11 +227,11 @@ def test_an_unreadable_image_is_an_error_and_another_exception_of_a_question_lea
 
     questions = [*QUESTIONS[:2], ("none", _brf("no such picture", 0)), *QUESTIONS[2:4]]
     with monkeypatch.context() as patch:
-        patch.setattr(embedded.composer, "prepared", of_run)
+        patch.setattr(embedded, "prepared", of_run)
         with pytest.raises(RunImageError, match="the picture is damaged"):
             results.update(answers(embedded, JSON, questions))
     assert set(results) == {0, 1}
     results = dict(answers(embedded, JSON, questions))
     assert results.pop("none").unscored == "failed while judging (KeyError: 'no such picture')"
-    assert embedded.child.alive()
+    assert embedded.alive()
     assert results == dict(answers(embedded, JSON, QUESTIONS[:4]))

@@ -13,9 +13,9 @@ from local_bench.judges.vlm.client import Client
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Composer, deliverables, lines
+from local_bench.judges.vlm.protocols import deliverables, lines, preparing
 from local_bench.judges.vlm.rubrics import RubricSet, rubric, rubric_names, single_tokens
-from local_bench.judges.vlm.vllm_process import Child, Engine
+from local_bench.judges.vlm.vllm_process import Engine
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.suites.registry import suite
@@ -64,8 +64,8 @@ def questions():
     return [(i, question(names[i % len(names)], i // len(names))) for i in range(COVER * len(names))]
 
 
-def composer(patch):
-    return Composer(IMAGES.__getitem__, patch)
+def prepared(patch):
+    return preparing(IMAGES.__getitem__, patch)
 
 
 @pytest.fixture(scope="module", params=["qwen3-vl served", "qwen2-vl embedded"])
@@ -74,11 +74,11 @@ def judge(request, cache, judge_server, tmp_path_factory):
     described = card(f"tiny-{request.param.split()[0]}", "judge")
     weights = resolve(described)
     if "served" in request.param:
-        yield Client(judge_server, composer(described.patch), None, 300), described, weights
+        yield Client(judge_server, prepared(described.patch), None, 300), described, weights
         return
     engine = Engine(weights, "float32", 24576, 8, {"max_pixels": 8 * described.judge_max_pixels})
-    child = Child(tmp_path_factory.mktemp("embedded") / "engine.log")
-    with Embedded(engine, child, composer(described.patch), 600, 300) as embedded:
+    log = tmp_path_factory.mktemp("embedded") / "engine.log"
+    with Embedded(log, engine, prepared(described.patch), 600, 300) as embedded:
         yield embedded, described, weights
 
 
@@ -134,7 +134,7 @@ def test_every_verbatim_prompt_has_an_answer_in_the_authors_format(judge):
 def test_label_probabilities_equal_those_of_transformers(judge, by_labels):
     """In float32, to 1e-4, for every transport."""
     (_, described, weights), (selected, verdicts) = judge, by_labels
-    with Local(weights, composer(described.patch).prepared, "cpu", "float32", 1) as local:
+    with Local(weights, prepared(described.patch), "cpu", "float32", 1) as local:
         expected = dict(answers(local, spec(described, "logit"), selected))
     different = set()
     for i, _ in selected:
@@ -155,7 +155,7 @@ def test_labels_of_several_characters_have_probabilities_though_their_beginnings
     assert single_tokens(weights, [word[0] for word in words]) == []
     request = replace(request, labels=words)
     ((_, reply),) = transport.complete([("q", request)])
-    with Local(weights, composer(described.patch).prepared, "cpu", "float32", 1) as local:
+    with Local(weights, prepared(described.patch), "cpu", "float32", 1) as local:
         ((_, expected),) = local.complete([("q", request)])
 
     def among_words(logprobs):

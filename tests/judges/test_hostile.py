@@ -15,7 +15,7 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm import client as client_module
 from local_bench.judges.vlm.client import MAX_BYTES, TOO_LARGE, Client, ExternalServer
 from local_bench.judges.vlm.judge import JudgeSpec, Unreachable, answers
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import preparing
 
 JSON = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0)
 LOGIT = JudgeSpec("card", "0" * 64, "float32", 16384, 32, 0, "logit")
@@ -135,9 +135,9 @@ def question(point):
 
 def verdicts_of(hostile, spec, points, in_flight=4, timeout_s=10):
     """What was answered, and what it ended in."""
-    composer = Composer(lambda _: Image.new("RGB", (32, 32)), 32)
+    prepared = preparing(lambda _: Image.new("RGB", (32, 32)), 32)
     results = {}
-    with Client(ExternalServer(hostile.url, None), composer, in_flight, timeout_s) as client:
+    with Client(ExternalServer(hostile.url, None), prepared, in_flight, timeout_s) as client:
         try:
             for key, verdict in answers(client, spec, [question(point) for point in points]):
                 assert key not in results
@@ -319,6 +319,6 @@ METRICS = [
 
 
 def test_invalid_metrics_are_ignored(hostile):
-    with Client(ExternalServer(hostile.url, None), Composer(lambda _: None, 32), 1, 10) as client:
+    with Client(ExternalServer(hostile.url, None), preparing(lambda _: None, 32), 1, 10) as client:
         for hostile.metrics in METRICS:
             assert all(isinstance(count, float | int) for count in client.counters().values())

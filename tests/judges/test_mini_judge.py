@@ -15,9 +15,9 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Composer
+from local_bench.judges.vlm.protocols import preparing
 from local_bench.judges.vlm.rubrics import RubricSet
-from local_bench.judges.vlm.vllm_process import Child, Engine
+from local_bench.judges.vlm.vllm_process import Engine
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.suites.printshop.phrases import KINDS
@@ -83,8 +83,8 @@ made of them."""
 def test_the_answers_are_the_recorded_ones():
     described = card("mini-judge", "judge")
     images, questions, met = drawn_questions()
-    composer = Composer(images.__getitem__, described.patch)
-    with Local(resolve(described), composer.prepared, "cpu", "float32", 1) as local:
+    prepared = preparing(images.__getitem__, described.patch)
+    with Local(resolve(described), prepared, "cpu", "float32", 1) as local:
         results = dict(answers(local, spec_of("json"), questions))
     assert {i: results[i].answer["met"] for i in met} == met
     written = Counter(f"{question.rubric} {json.dumps(results[i].answer, sort_keys=True)}" for i, question in questions)
@@ -107,9 +107,9 @@ def both(tmp_path_factory):
     described = card("mini-judge", "judge")
     weights = resolve(described)
     images, questions, met = drawn_questions()
-    composer = Composer(images.__getitem__, described.patch)
+    prepared = preparing(images.__getitem__, described.patch)
     engine = Engine(weights, "float32", described.context, 2)
-    child = Child(tmp_path_factory.mktemp("mini") / "engine.log")
-    with Embedded(engine, child, composer, 600, 300) as embedded:
-        with Local(weights, composer.prepared, "cpu", "float32", 1) as local:
+    log = tmp_path_factory.mktemp("mini") / "engine.log"
+    with Embedded(log, engine, prepared, 600, 300) as embedded:
+        with Local(weights, prepared, "cpu", "float32", 1) as local:
             yield questions, met, embedded, local

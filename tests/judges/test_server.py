@@ -21,7 +21,7 @@ from .test_caps import answering, serving
 
 def managed(tmp_path, **more):
     engine = Engine(tmp_path / "no-such-model", "float32", max_model_len=8192, images=4)
-    return ManagedServer(engine, Child(tmp_path / "server.log"), start_timeout_s=120, **more)
+    return ManagedServer(tmp_path / "server.log", engine, start_timeout_s=120, **more)
 
 
 def test_a_port_in_use_is_an_error(tmp_path):

@@ -17,8 +17,7 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.client import Client, ExternalServer, ManagedServer
 from local_bench.judges.vlm.judge import answers
 from local_bench.judges.vlm.local import Local
-from local_bench.judges.vlm.protocols import Composer
-from local_bench.judges.vlm.vllm_process import Child
+from local_bench.judges.vlm.protocols import preparing
 from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import judges
@@ -217,7 +216,7 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     engine = _engine(
         card("tiny-qwen35", "judge"), folder / "weights", spec, [CPU], [QUESTION], 1.0, attention_of(config, CPU)
     )
-    with ManagedServer(engine, Child(folder / "served.log"), 600) as server:
+    with ManagedServer(folder / "served.log", engine, 600) as server:
 
         def tokens(_):
             key = {"Authorization": f"Bearer {server.api_key.get_secret_value()}"}
@@ -225,13 +224,13 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
             (line,) = (line for line in lines.splitlines() if line.startswith("vllm:prompt_tokens_total"))
             return float(line.rpartition(" ")[2])
 
-        composer = Composer(load, 32)
-        served = ask(Client(server, composer, None, 300), tokens)
-        with Client(ExternalServer(server.base_url, server.api_key), composer, None, 300) as client:
+        prepared = preparing(load, 32)
+        served = ask(Client(server, prepared, None, 300), tokens)
+        with Client(ExternalServer(server.base_url, server.api_key), prepared, None, 300) as client:
             external, external_thoughts = ask(client, tokens), thoughts(client)
     small = resolve(card("tiny-qwen3-vl", "judge"))
     template = chat_template(QWEN_IMAGE, THINKING)
-    with Local(small, composer.prepared, "cpu", "float32") as local:  # a Qwen-VL class, with prefixes in common
+    with Local(small, prepared, "cpu", "float32") as local:  # a Qwen-VL class, with prefixes in common
         local._processor.chat_template = template
         in_process = ask(local, prompt_tokens)
     for name, by in {"embedded": embedded, "served": served, "external": external, "local": in_process}.items():
@@ -241,5 +240,5 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     assert embedded == served == external
     check_thoughts(*embedded_thoughts)
     assert external_thoughts == embedded_thoughts
-    with Local(folder / "weights", composer.prepared, "cpu", "float32") as local:  # other rounding
+    with Local(folder / "weights", prepared, "cpu", "float32") as local:  # other rounding
         check_thoughts(*thoughts(local))

@@ -84,9 +84,10 @@ def described(**fields):
 def test_the_context_is_planned_with_the_tokens_of_the_image():
     shown = replace(BRF, images=("a",), roles=("delivered",))
     long = replace(shown, slots=(("title", "T"), ("brief", "B" * 9000), ("point", "P")))
-    per_pixel, fixed = _context(described(), PLAIN, [long]), _context(described(image_tokens=3328), PLAIN, [long])
+    plain = PLAIN.requests(long)[:1]
+    per_pixel, fixed = _context(described(), plain), _context(described(image_tokens=3328), plain)
     assert fixed - per_pixel in range(3328 - 16384 // 32**2 - 1024, 3328 + 1024)
-    assert _context(described(image_tokens=3328), SPEC, [long]) >= fixed  # and with those of the thought
+    assert _context(described(image_tokens=3328), SPEC.requests(long)[:1]) >= fixed  # and with those of the thought
     assert described(image_tokens=256).tokens_of_image(1) == described(image_tokens=256).tokens_of_image(10**6) == 256
     assert described().tokens_of_image(1024**2) == 1024
 

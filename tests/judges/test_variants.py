@@ -10,7 +10,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.judge import JudgeSpec
-from local_bench.judges.vlm.protocols import Composer, body
+from local_bench.judges.vlm.protocols import body, preparing
 from local_bench.judges.vlm.rubrics import (
     DEFAULT,
     HYPE_USABLE,
@@ -70,11 +70,11 @@ def questions_of(name):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_rubric_is_composed_with_labels_in_place(variant, protocol):
     """What each transport makes of it is compared in test_every_rubric.py and test_thinking_judge.py."""
-    composer = Composer(lambda sha: Image.new("RGB", (32, 32), (ord(sha), 0, 0)), 16)
+    prepared = preparing(lambda sha: Image.new("RGB", (32, 32), (ord(sha), 0, 0)), 16)
     for asked in [question for name in rubric_names() for question in questions_of(name)]:
         captioned = rubric(asked.rubric, variant).in_place and asked.roles
         for request in spec(variant, protocol).requests(asked):
-            images = [*map(composer.prepared, request.shown)]
+            images = [*map(prepared, request.shown)]
             served, embedded = (
                 body(request, images, "m", inline=inline)["messages"][-1]["content"] for inline in (True, False)
             )

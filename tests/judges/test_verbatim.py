@@ -14,7 +14,7 @@ from local_bench.core.errors import ConfigError
 from local_bench.core.types import Question, Task, Verdict
 from local_bench.judges.vlm.injection import attacks, fooled
 from local_bench.judges.vlm.judge import JudgeSpec, answers
-from local_bench.judges.vlm.protocols import Composer, Reply, deliverables, read
+from local_bench.judges.vlm.protocols import Reply, body, deliverables, preparing, read
 from local_bench.judges.vlm.rubrics import RubricSet, read_stored, rubric
 from local_bench.models.cards import card
 from local_bench.runs.config import JudgeConfig
@@ -131,7 +131,8 @@ def test_the_client_s_images_follow_the_generated_ones():
 def test_a_prompt_is_sent_alone_and_its_format_has_a_grammar(name):
     asked = next(q for q in every_question() if q.rubric == name)
     (request,) = SPEC.requests(asked)
-    sent = Composer(lambda _: Image.new("RGB", (32, 32)), 16).body(request, "m")
+    prepared = preparing(lambda _: Image.new("RGB", (32, 32)), 16)
+    sent = body(request, [*map(prepared, request.shown)], "m")
     assert [message["role"] for message in sent["messages"]] == ["user"]
     assert "[end " not in request.text
     assert "Answer with one JSON object" not in request.text

@@ -7,10 +7,11 @@ is computed once per (FeatureInput, Network), cached, and shared by all metrics 
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -213,11 +214,20 @@ class WeightsNetwork(Network):
     output: str | None = None
     """Description of its arrays."""
     description: str
+    details: Mapping[str, Any] = MappingProxyType({})
+    """What `identity` has besides these, or in their place."""
     _device: str = "cpu"
     _model: Any = None
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
+
+    @abstractmethod
+    def load(self, device: str) -> Any:
+        """The model on the device, in evaluation mode. WeightsError if the files do not contain it."""
+
+    def open(self, device: str) -> None:
+        self._device, self._model = device, self.load(device)
 
     def close(self) -> None:
         self._model = None
@@ -230,18 +240,7 @@ class WeightsNetwork(Network):
     def identity(self) -> dict[str, Any]:
         named = {"model": self.model, "preprocessing": self.description, "dtype": "float32"}
         named |= {"output": self.output} if self.output else {}
-        return named | {"weights": weights_digest(self._weights.folder, self._weights.parts)}
-
-
-class ModuleNetwork(WeightsNetwork):
-    """A network that is one module of torch."""
-
-    @abstractmethod
-    def load(self) -> Any:
-        """The model on the CPU, in evaluation mode. WeightsError if the files do not contain it."""
-
-    def open(self, device: str) -> None:
-        self._device, self._model = device, self.load().to(device)
+        return named | {"weights": weights_digest(self._weights.folder, self._weights.parts), **self.details}
 
 
 class Metric(ABC):

@@ -18,7 +18,7 @@ from PIL import Image
 from scipy.ndimage import gaussian_filter
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Array, ModuleNetwork, Unscorable, Weights, WeightsNetwork
+from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
 from local_bench.judges.metrics.pixels import COMPARED, TO_CONDITION, as_condition, likeness
 from local_bench.models.tensors import load_tensors
 
@@ -94,7 +94,7 @@ class ConditionNetwork(WeightsNetwork):
         return [np.array([value], np.float32) for value in values]
 
 
-class DepthNetwork(ConditionNetwork, ModuleNetwork):
+class DepthNetwork(ConditionNetwork):
     """Depth maps by MiDaS 3.0 DPT-hybrid (Ranftl et al. 2021, arXiv 2103.13413); None for a constant map.
 
     The network is the implementation in transformers with Intel's conversion of dpt_hybrid-midas-501f0c75. transformers
@@ -108,7 +108,7 @@ class DepthNetwork(ConditionNetwork, ModuleNetwork):
         f"bits, back to the condition's size (area, OpenCV); {COMPARED}; float32"
     )
 
-    def load(self) -> Any:
+    def load(self, device: str) -> Any:
         """transformers' DPTForDepthEstimation in float32, accepting all sides that are multiples of 32."""
         from transformers import DPTConfig, DPTForDepthEstimation
 
@@ -126,7 +126,7 @@ class DepthNetwork(ConditionNetwork, ModuleNetwork):
         model.dpt.embeddings.register_forward_pre_hook(lambda _, args, kw: (args, kw | any_size), with_kwargs=True)
         # The neck gets the number of patch rows and columns, from the first stage's map (a quarter of the size).
         model.neck.register_forward_pre_hook(lambda _, args: (args[0], *(n // 4 for n in args[0][0].shape[-2:])))
-        return model
+        return model.to(device)
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> tuple[np.ndarray, Image.Image]:
         image, condition = images[0], images[-1]
@@ -175,8 +175,7 @@ class PoseNetwork(ConditionNetwork):
         f"(OpenCV); {COMPARED}; float32"
     )
 
-    def open(self, device: str) -> None:
-        """WeightsError if the folder does not contain such a network."""
+    def load(self, device: str) -> dict[str, torch.Tensor]:
         path = self._weights.folder / POSE_WEIGHTS
         if not path.is_file():
             raise WeightsError(f"{path} does not exist: fetch its model again (`local-bench models fetch NAME`)")
@@ -184,7 +183,7 @@ class PoseNetwork(ConditionNetwork):
         branches = [layer for number in range(1, STAGES + 1) for branch in (1, 2) for layer in stage(number, branch)]
         if not {f"{layer}.{kind}" for layer in (*TRUNK, *branches) for kind in ("weight", "bias")} <= state.keys():
             raise WeightsError(f"{path} is not OpenPose's body network: give the folder of that model")
-        self._model, self._device = state, device
+        return state
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> tuple[np.ndarray, Image.Image]:
         """The pixels are BGR and not yet filled up."""

@@ -21,7 +21,7 @@ from local_bench.core import strictjson
 from local_bench.core.environment import quiet_transformers
 from local_bench.core.errors import WeightsError
 from local_bench.core.images import MAX_PIXELS
-from local_bench.judges.metrics.base import Array, ModuleNetwork, Unscorable, Weights
+from local_bench.judges.metrics.base import Array, Unscorable, Weights, WeightsNetwork
 from local_bench.models.tensors import open_tensors
 
 CONFIG = "open_clip_config.json"
@@ -39,7 +39,7 @@ CSD_HEAD_WIDTH = 64
 CSD_SIDE_PX = 224
 
 
-class EmbeddingNetwork(ModuleNetwork):
+class EmbeddingNetwork(WeightsNetwork):
     """A network that computes a row for each tensor of a batch."""
 
     @abstractmethod
@@ -71,24 +71,21 @@ class ClipNetwork(EmbeddingNetwork):
         try:
             settings = {"size": config["model_cfg"]["vision_cfg"]["image_size"], **config.get("preprocess_cfg", {})}
             self._side_px = int(settings["size"])
-            self._quick_gelu = bool(config["model_cfg"].get("quick_gelu", False))
+            quick_gelu = bool(config["model_cfg"].get("quick_gelu", False))
             self._tokens = int(config["model_cfg"]["text_cfg"].get("context_length", 77))
             self.transform, self.description = clip_transform(settings)
             """The image transformation, and its description."""
+            transform = " ".join(str(self.transform).split())
+            self.details = {"preprocessing": transform, "quick_gelu": quick_gelu, "tokens": self._tokens}
         except (KeyError, TypeError, AttributeError, ValueError) as e:
             raise WeightsError(
                 f"{weights.folder / CONFIG} does not describe a CLIP model ({e!r}): {remedy(weights)}"
             ) from e
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        transform = {"preprocessing": " ".join(str(self.transform).split())}
-        return super().identity | transform | {"quick_gelu": self._quick_gelu, "tokens": self._tokens}
-
-    def load(self) -> Any:
+    def load(self, device: str) -> Any:
         import open_clip
 
-        return open_clip.create_model(self._location, precision="fp32", device="cpu").eval()
+        return open_clip.create_model(self._location, precision="fp32", device="cpu").eval().to(device)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -144,15 +141,12 @@ class DinoNetwork(EmbeddingNetwork):
             f"where a mask is given, it is resized to the image's size (PIL bicubic), and before all else the image's "
             f"pixels where it is under {INSIDE_FROM} are painted white"
         )
+        self.details = {"preprocessing": f"{self.description}; {self.mask_description}"}
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | {"preprocessing": f"{self.description}; {self.mask_description}"}
-
-    def load(self) -> Any:
+    def load(self, device: str) -> Any:
         from transformers import Dinov2Model
 
-        return load_transformer(self._weights, Dinov2Model)
+        return load_transformer(self._weights, Dinov2Model).to(device)
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> torch.Tensor:
         image = images[0] if len(images) == 1 else paint_outside(images[0], images[1])
@@ -179,12 +173,9 @@ class CsdNetwork(EmbeddingNetwork):
     def __init__(self, weights: Weights) -> None:
         super().__init__(weights)
         self._transform, self.description = clip_transform({"size": CSD_SIDE_PX})
+        self.details = {"preprocessing": " ".join(str(self._transform).split())}
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | {"preprocessing": " ".join(str(self._transform).split())}
-
-    def load(self) -> Any:
+    def load(self, device: str) -> Any:
         """In the sizes of the checkpoint's tensors. Other parts of it (content projection, training state) are not
         read."""
         from open_clip.transformer import QuickGELU, VisionTransformer
@@ -210,7 +201,7 @@ class CsdNetwork(EmbeddingNetwork):
                 act_layer=QuickGELU,
             )
             tower.load_state_dict(state, strict=True)
-        return tower.eval()
+        return tower.eval().to(device)
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
         refuse_slender(images[0], CSD_SIDE_PX)

@@ -8,6 +8,7 @@ it; with the right channel order it would be another metric.
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,8 +16,7 @@ import numpy as np
 from PIL import Image
 
 from local_bench.core.errors import WeightsError
-from local_bench.judges.metrics.base import Array, WeightsNetwork
-from local_bench.models.weights import weights_digest
+from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
 
 DETECTOR, RECOGNISER = "det_10g.onnx", "w600k_r50.onnx"
 SIZES = (640, 480, 384, 256, 128)
@@ -42,39 +42,34 @@ class FaceNetwork(WeightsNetwork):
     batch_size: ClassVar[dict[str, int]] = {"cpu": 4, "cuda": 4}
     on_cpu = True
     description = PREPARED
-    _detector: Any = None
-    _recogniser: Any = None
     _pool: ThreadPoolExecutor | None = None
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        folder = _file(self._weights.folder, DETECTOR).parent
-        return {
-            "model": self._weights.card.name,
-            "weights": weights_digest(folder),
-            "preprocessing": PREPARED,
-            "dtype": "float32",
-        }
+    def __init__(self, weights: Weights) -> None:
+        """WeightsError without the detector's file, which a repository may keep in a subfolder."""
+        super().__init__(replace(weights, folder=_file(weights.folder, DETECTOR).parent))
+        self.model = weights.card.name
 
-    def open(self, device: str) -> None:
-        """WeightsError if one of the two files is missing or not such a network."""
+    def load(self, device: str) -> tuple[Any, Any]:
+        """The detector and the recogniser."""
         from insightface.model_zoo import SCRFD, ArcFaceONNX
 
         folder = self._weights.folder
-        detector, recogniser = _file(folder, DETECTOR), _file(folder, RECOGNISER)
-        self._detector = SCRFD(str(detector), _session(detector), static_shape_sessions=False)
-        self._recogniser = ArcFaceONNX(str(recogniser), _session(recogniser))
-        if not self._detector.use_kps or self._recogniser.input_size != (SIDE, SIDE):
+        paths = folder / DETECTOR, _file(folder, RECOGNISER)
+        first, second = map(_session, paths)
+        detector = SCRFD(str(paths[0]), first, static_shape_sessions=False)
+        recogniser = ArcFaceONNX(str(paths[1]), second)
+        if not detector.use_kps or recogniser.input_size != (SIDE, SIDE):
             raise WeightsError(
                 f"{folder} contains networks other than those of buffalo_l: give the folder of that model"
             )
-        self._detector.prepare(0, nms_thresh=OVERLAP, det_thresh=THRESHOLD)
+        detector.prepare(0, nms_thresh=OVERLAP, det_thresh=THRESHOLD)
         self._pool = ThreadPoolExecutor(self.batch_size["cpu"], "faces")
+        return detector, recogniser
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
-        self._detector = self._recogniser = self._pool = None
+        self._model = self._pool = None
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> np.ndarray:
         """The image's pixels, (height, width, 3) uint8."""
@@ -85,15 +80,15 @@ class FaceNetwork(WeightsNetwork):
         return list(self._pool.map(self._faces, prepared))
 
     def _faces(self, pixels: np.ndarray) -> Array:
-        points = np.empty((0, 5, 2), np.float32)
+        points, (detector, recogniser) = np.empty((0, 5, 2), np.float32), self._model
         short, long = sorted(pixels.shape[:2])
         for size in SIZES:
             if short * size < 2 * long:
                 break  # the shorter side would be empty
-            _, points = self._detector.detect(pixels, (size, size))
+            _, points = detector.detect(pixels, (size, size))
             if len(points):
                 break
-        embeddings = [self._recogniser.get_feat(_aligned(pixels, five))[0] for five in points]
+        embeddings = [recogniser.get_feat(_aligned(pixels, five))[0] for five in points]
         rows = np.asarray(embeddings, np.float32).reshape(len(embeddings), WIDTH)
         unit: Array = rows / np.linalg.norm(rows, axis=1, keepdims=True)
         return unit

@@ -5,6 +5,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +14,7 @@ from PIL import Image
 from local_bench.core.errors import WeightsError
 from local_bench.core.files import read_text
 from local_bench.core.images import MAX_PIXELS
-from local_bench.judges.metrics.base import Array, ModuleNetwork, Weights
+from local_bench.judges.metrics.base import Array, Weights, WeightsNetwork
 from local_bench.judges.metrics.embeddings import (
     ClipNetwork,
     EmbeddingNetwork,
@@ -74,7 +75,8 @@ class HpsNetwork(ClipNetwork):
     def __init__(self, weights: Weights) -> None:
         from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 
-        self._weights, self._side_px, self._tokens, self._quick_gelu = weights, HPS_SIDE_PX, 77, False
+        self._weights, self._side_px, self._tokens = weights, HPS_SIDE_PX, 77
+        self.details = {"quick_gelu": False, "tokens": 77, "text": "as open_clip's SimpleTokenizer"}
         self.transform = padded
         self.description = (
             f"/255, longest side to {HPS_SIDE_PX} px (float tensor, bicubic, antialiased), padded to "
@@ -82,11 +84,7 @@ class HpsNetwork(ClipNetwork):
             f"{normalised(OPENAI_DATASET_MEAN, OPENAI_DATASET_STD)}"
         )
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | {"preprocessing": self.description, "text": "as open_clip's SimpleTokenizer"}
-
-    def load(self) -> Any:
+    def load(self, device: str) -> Any:
         """open_clip's CLIP with the published checkpoint, in the sizes of its tensors."""
         from open_clip import CLIP, get_model_config
 
@@ -102,7 +100,7 @@ class HpsNetwork(ClipNetwork):
             text["heads"] = text["width"] // HPS_TEXT_HEAD_WIDTH
             model = CLIP(embed_dim, vision, text)
             model.load_state_dict(state, strict=True)
-        return model.eval()
+        return model.eval().to(device)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -144,7 +142,8 @@ class PickNetwork(ClipNetwork):
     def __init__(self, weights: Weights) -> None:
         from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-        self._weights, self._side_px, self._tokens, self._quick_gelu = weights, 224, 77, False
+        self._weights, self._side_px, self._tokens = weights, 224, 77
+        self.details = {"quick_gelu": False, "tokens": 77}
         processor = CLIPImageProcessorPil()
         self.transform = lambda image: processor(images=image, return_tensors="pt").pixel_values[0]
         self.description = (
@@ -152,14 +151,10 @@ class PickNetwork(ClipNetwork):
             f"{normalised(processor.image_mean, processor.image_std)}"
         )
 
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | {"preprocessing": self.description}
-
-    def load(self) -> Any:
+    def load(self, device: str) -> Any:
         from transformers import CLIPModel
 
-        return load_transformer(self._weights, CLIPModel)
+        return load_transformer(self._weights, CLIPModel).to(device)
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -178,7 +173,7 @@ class PickNetwork(ClipNetwork):
         return scaled
 
 
-class RewardNetwork(ModuleNetwork):
+class RewardNetwork(WeightsNetwork):
     """ImageReward: predicted human preference for an image and its prompt, from a fine-tuned BLIP ViT-L; each feature
     input is one image with one text. Arrays are (1,), the reward.
 
@@ -193,14 +188,11 @@ class RewardNetwork(ModuleNetwork):
     tokens: ClassVar[int] = REWARD_TOKENS
     model = "transformers BlipVisionModel and BlipTextModel with cross attention, five linear layers"
     output = f"(reward - {REWARD_MEAN}) / {REWARD_STD}"
+    details = MappingProxyType({"tokens": REWARD_TOKENS})
 
     def __init__(self, weights: Weights) -> None:
         super().__init__(weights)
         self._transform, self.description = clip_transform({"size": REWARD_SIDE_PX})
-
-    @cached_property
-    def identity(self) -> dict[str, Any]:
-        return super().identity | {"tokens": self.tokens}
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -216,7 +208,7 @@ class RewardNetwork(ModuleNetwork):
     def tokens_if_cut(self, text: str) -> int | None:
         return REWARD_TOKENS if len(self._tokenizer.encode(text).ids) > REWARD_TOKENS else None
 
-    def load(self) -> torch.nn.ModuleDict:
+    def load(self, device: str) -> torch.nn.ModuleDict:
         """Image encoder, text encoder and linear layers, in float32 and the sizes of the checkpoint's tensors."""
         from transformers import BlipTextConfig, BlipTextModel, BlipVisionConfig, BlipVisionModel
 
@@ -252,7 +244,7 @@ class RewardNetwork(ModuleNetwork):
             models = {"vision": BlipVisionModel(of_vision), "text": BlipTextModel(of_text, add_pooling_layer=False)}
             models["vision"].load_state_dict(renamed, strict=True)
             models["text"].load_state_dict(text, strict=True)
-            return torch.nn.ModuleDict(models | {"head": linear_layers(head, "layers")}).eval()
+            return torch.nn.ModuleDict(models | {"head": linear_layers(head, "layers")}).eval().to(device)
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> Any:
         refuse_slender(images[0], REWARD_SIDE_PX)
@@ -298,11 +290,12 @@ class AestheticNetwork(EmbeddingNetwork):
             f"{normalised(self._processor.image_mean, self._processor.image_std)}"
         )
 
-    def load(self) -> torch.nn.ModuleDict:
+    def load(self, device: str) -> torch.nn.ModuleDict:
         from transformers import SiglipVisionModel
 
         tower = load_transformer(self._weights, SiglipVisionModel)
-        return torch.nn.ModuleDict({"tower": tower, "head": linear_head(self._weights, V2_5_HEAD, "scoring_head")})
+        head = linear_head(self._weights, V2_5_HEAD, "scoring_head")
+        return torch.nn.ModuleDict({"tower": tower, "head": head}).to(device)
 
     def prepare(self, images: Sequence[Image.Image], text: str | None) -> torch.Tensor:
         pixels: torch.Tensor = self._processor(images=to_height(images[0]), return_tensors="pt").pixel_values[0]
@@ -325,9 +318,9 @@ class LaionNetwork(ClipNetwork):
     reads_text: ClassVar[bool] = False
     output = "score of the head on the normalised embedding"
 
-    def load(self) -> Any:
+    def load(self, device: str) -> Any:
         self._head = linear_head(self._weights, LAION_HEAD, "layers")
-        return super().load()
+        return super().load(device)
 
     @torch.inference_mode()
     def run(self, prepared: Sequence[Any]) -> list[Array]:

@@ -27,18 +27,16 @@ from local_bench.core.errors import ConfigError, is_out_of_memory
 from local_bench.judges.metrics.base import (
     NO_MEMORY,
     Array,
-    FeatureInput,
     HostMetric,
     LoadedSubject,
     MetricSpec,
     Network,
-    NetworkMetric,
-    Subject,
     Unscorable,
     Weights,
 )
-from local_bench.judges.metrics.pyiqa_cards import FORMULAS, NAMED, Described, Named, describe, pyiqa_version
+from local_bench.judges.metrics.pyiqa_cards import FORMULAS, NAMED, Described, Named, pyiqa_version
 from local_bench.judges.metrics.pyiqa_store import SEED, Store, read_store, seeded
+from local_bench.judges.metrics.registry import ArrayMetric, image_alone, image_and_source, number
 from local_bench.models.weights import weights_digest
 
 MAX_PIXELS = 16_000_000
@@ -49,38 +47,24 @@ NOT_ON_CUDA = frozenset(("TReS", "URanker"))
 """pyiqa's classes that call functions without a deterministic CUDA kernel (`cumsum` of floats, `histc`): in
 deterministic mode these raise an error, and every image would be unscored."""
 _LONGEST_REASON = 120
+NOT_FINITE = "the metric gave no finite number"
 
 
-def make(name: str, weights: Weights | None = None) -> "PyiqaMetric | PyiqaFormula":
+def make(name: str, weights: Weights | None = None) -> "ArrayMetric | PyiqaFormula":
     """`pyiqa:NAME`, or the metric of a row as `metric` or `metric:card`. ConfigError if pyiqa has no such metric or it
     is not supported."""
     metric, _, variant = name.partition(":")
     row = NAMED[metric] if metric in NAMED else Named(variant, "")
-    return PyiqaFormula(name, row) if weights is None else PyiqaMetric(name, weights, row)
-
-
-class PyiqaMetric(NetworkMetric):
-    """The value that one of pyiqa's networks computes for an image, unmodified."""
-
-    def __init__(self, name: str, weights: Weights, row: Named) -> None:
-        store = read_store(weights.folder)
-        if store.metric != row.pyiqa_name:
-            raise ConfigError(
-                f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, but {name} needs "
-                f"{row.pyiqa_name}"
-            )
-        self.network = PyiqaNetwork(weights.card.name, store, row.height)
-        self.spec = _spec(name, store, row)
-
-    def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        if "source" in self.spec.needs:
-            assert subject.source is not None
-            return (FeatureInput((subject.image, subject.source)),)
-        return (FeatureInput((subject.image,)),)
-
-    def value(self, arrays: Sequence[Array]) -> float:
-        (array,) = arrays  # (1,)
-        return _finite(float(array[0]))
+    if weights is None:
+        return PyiqaFormula(name, row)
+    store = read_store(weights.folder)
+    if store.metric != row.pyiqa_name:
+        raise ConfigError(
+            f"metrics: {weights.card.name} has the weights of pyiqa's {store.metric}, but {name} needs {row.pyiqa_name}"
+        )
+    network, spec = PyiqaNetwork(weights.card.name, store, row.height), _spec(name, store, row)
+    inputs = image_and_source if store.described.full_reference else image_alone
+    return ArrayMetric(spec, network, inputs, number, NOT_FINITE)
 
 
 class PyiqaFormula(HostMetric):
@@ -103,8 +87,10 @@ class PyiqaFormula(HostMetric):
             raise Unscorable(f"the image is smaller than {self._min_side} pixels on a side")
         images = [seen.image, seen.source] if "source" in self.spec.needs else [seen.image]
         with torch.inference_mode():
-            inputs = [as_tensor(image, torch.float64) for image in sized(images)]
-            return _finite(called(self._network(), inputs))
+            value = called(self._network(), [as_tensor(image, torch.float64) for image in sized(images)])
+        if not math.isfinite(value):
+            raise Unscorable(NOT_FINITE)
+        return value
 
     def _network(self) -> Any:
         """This thread's copy of pyiqa's module; the original is created once and never called."""
@@ -117,7 +103,7 @@ class PyiqaFormula(HostMetric):
 
 
 def _spec(name: str, store: Store, row: Named) -> MetricSpec:
-    described = describe(store.metric)
+    described = store.described
     library = f"pyiqa {pyiqa_version()} `{store.metric}`"
     return MetricSpec(
         name,
@@ -127,12 +113,6 @@ def _spec(name: str, store: Store, row: Named) -> MetricSpec:
         ("source",) if described.full_reference else (),
         *(row.bounds or (described.lowest, described.highest)),
     )
-
-
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise Unscorable("the metric gave no finite number")
-    return value
 
 
 class PyiqaNetwork(Network):

@@ -63,8 +63,13 @@ def most_similar_face(arrays: Sequence[Array]) -> float:
     return float((faces @ reference[0]).max()) if len(faces) else 0.0
 
 
-def _image(subject: Subject) -> tuple[FeatureInput, ...]:
+def image_alone(subject: Subject) -> tuple[FeatureInput, ...]:
     return (FeatureInput((subject.image,)),)
+
+
+def image_and_source(subject: Subject) -> tuple[FeatureInput, ...]:
+    """Both in one input."""
+    return (FeatureInput((subject.image, _source(subject))),)
 
 
 def _with(other: Callable[[Subject], FeatureInput]) -> Inputs:
@@ -119,7 +124,7 @@ _TO_CAPTION: dict[str, Any] = {
     "inputs": _with(lambda s: FeatureInput(text=s.caption)),
     "needs": ("caption",),
 } | _SIMILARITY
-_WITH_CONDITION: dict[str, Any] = {"inputs": lambda s: (FeatureInput((s.image, _source(s))),)} | _CONDITION
+_WITH_CONDITION: dict[str, Any] = {"inputs": image_and_source} | _CONDITION
 ROWS: dict[str, Row] = {
     # ICE-Bench (arXiv 2503.14482), section B.3, with ViT-L/14 at 336 px. Typical pairs score between 0.1 and 0.4. The
     # caption is normalised as by the transformers tokenizer. The benchmark's evaluator replaces the markers <SOURCE>
@@ -228,7 +233,7 @@ ROWS: dict[str, Row] = {
         network="preferences:LaionNetwork",
         default_card="laion-aesthetic",
         family="laion_aesthetic",
-        inputs=_image,
+        inputs=image_alone,
         value=number,
         preprocessing="{0.description}",
         source="LAION, sac+logos+ava1-l14-linearMSE: five linear layers on CLIP's normalised embedding",
@@ -239,7 +244,7 @@ ROWS: dict[str, Row] = {
         network="preferences:AestheticNetwork",
         default_card="aesthetic-v2-5",
         family="aesthetic_v2_5",
-        inputs=_image,
+        inputs=image_alone,
         value=number,
         preprocessing="{0.description}",
         source="ICE-Bench section B.1: aesthetic-predictor-v2-5, five linear layers on SigLIP's embedding",
@@ -249,32 +254,35 @@ ROWS: dict[str, Row] = {
 }
 
 
-class RowMetric(NetworkMetric):
-    """The metric of a row."""
+@dataclass(frozen=True)
+class ArrayMetric(NetworkMetric):
+    """A metric of a network, and the functions that choose its inputs and compute its value."""
 
-    def __init__(self, name: str, row: Row, network: Network) -> None:
-        self.network = network
-        self._row = row
-        preprocessing = row.preprocessing.format(network)
-        self.spec = MetricSpec(name, True, preprocessing, row.source, row.needs, row.lowest, row.highest)
+    spec: MetricSpec
+    network: Network
+    of_subject: Inputs
+    of_arrays: Callable[[Sequence[Array]], float]
+    undefined: str = ""
+    """The reason of a value that is not finite; empty: the evaluator's."""
 
     def inputs(self, subject: Subject) -> tuple[FeatureInput, ...]:
-        return self._row.inputs(subject)
+        return self.of_subject(subject)
 
     def value(self, arrays: Sequence[Array]) -> float:
-        value = self._row.value(arrays)
-        if math.isnan(value) and self._row.undefined:
-            raise Unscorable(self._row.undefined)
+        value = self.of_arrays(arrays)
+        if not math.isfinite(value) and self.undefined:
+            raise Unscorable(self.undefined)
         return value
 
 
-def make(name: str, weights: Weights) -> RowMetric:
+def make(name: str, weights: Weights) -> ArrayMetric:
     """The metric `name`, `metric` or `metric:card`. Does not load weights."""
     row = ROWS[name.partition(":")[0]]
-    module, _, network = row.network.partition(":")
-    return RowMetric(
-        name, row, getattr(importlib.import_module(f"local_bench.judges.metrics.{module}"), network)(weights)
-    )
+    module, _, kind = row.network.partition(":")
+    network = getattr(importlib.import_module(f"local_bench.judges.metrics.{module}"), kind)(weights)
+    preprocessing = row.preprocessing.format(network)
+    spec = MetricSpec(name, True, preprocessing, row.source, row.needs, row.lowest, row.highest)
+    return ArrayMetric(spec, network, row.inputs, row.value, row.undefined)
 
 
 PLUGINS = "local_bench.metrics"

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from local_bench.core.errors import FAILED, ConfigError, LocalBenchError, ServerError
 from local_bench.judges.vlm.judge import Served, Unreachable
-from local_bench.judges.vlm.protocols import NO_REPLY, REFUSED, Composer, Reply, Request, failed, reply
+from local_bench.judges.vlm.protocols import NO_REPLY, REFUSED, Preparing, Reply, Request, body, failed, reply
 from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
@@ -114,11 +114,10 @@ def _authorization(key: SecretStr | None) -> dict[str, str]:
 
 
 @dataclass
-class ManagedServer:
-    """A managed vLLM server on the loopback interface with a random API key, as a context manager."""
+class ManagedServer(Child):
+    """A managed vLLM server on the loopback interface with a random API key."""
 
     engine: Engine
-    child: Child
     start_timeout_s: float
     port: int | None = None
     model: str = SERVED_NAME
@@ -127,24 +126,7 @@ class ManagedServer:
     base_url: str = field(default="", init=False)
     api_key: SecretStr | None = field(default=None, init=False)
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self.child.stop()
-            raise
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.child.stop()
-
-    def alive(self) -> bool:
-        return self.child.alive()
-
-    def restart(self) -> None:
-        self.child.restart(self._start)
-
-    def _start(self) -> None:
+    def launch(self) -> None:
         require_vllm()
         port = claim_port(self.port)
         key = secrets.token_urlsafe(24)
@@ -152,7 +134,7 @@ class ManagedServer:
         self.base_url = f"http://127.0.0.1:{port}/v1"
         ours = ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
         command = [sys.executable, "-m", "local_bench.judges.vlm.api_server", *ours, "--disable-uvicorn-access-log"]
-        self.child.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
+        self.start([*command, *arguments(self.engine)], environment(self.engine) | {"VLLM_API_KEY": key})
 
         def healthy() -> bool:
             with suppress(httpx2.TransportError):
@@ -161,7 +143,7 @@ class ManagedServer:
             time.sleep(0.25)
             return False
 
-        self.child.wait_until(healthy, self.start_timeout_s)
+        self.wait_until(healthy, self.start_timeout_s)
 
 
 def _served(entry: dict[str, Any]) -> Served:
@@ -379,7 +361,7 @@ class Client:
     """A judge behind an HTTP server; the context manager starts and stops the server."""
 
     server: ManagedServer | ExternalServer
-    composer: Composer
+    prepared: Preparing
     in_flight: int | None
     """Maximum number of concurrent requests. None: `MAX_CONCURRENCY`."""
     timeout_s: float
@@ -439,13 +421,13 @@ class Client:
     async def _one(self, http: httpx2.AsyncClient, idle: _IdleTimeout, request: Request) -> Reply:
         server = self.server
         try:
-            body = await asyncio.to_thread(self.composer.body, request, server.model, server.content_ids)
+            sent = await asyncio.to_thread(self._body, request)
         except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
             return failed(e)
         retryable = tenacity.retry_if_exception(lambda e: isinstance(e, httpx2.RequestError | _Busy) and server.alive())
         retrying = tenacity.AsyncRetrying(retry=retryable, stop=_stop, wait=_wait_s, reraise=True)
         try:
-            received: httpx2.Response = await idle.wait(retrying(self._post, http, body))
+            received: httpx2.Response = await idle.wait(retrying(self._post, http, sent))
         except TimeoutError:
             raise Unreachable(f"no answer within {self.timeout_s:g} s (judge.request_timeout_s)") from None
         except ResponseTooLarge:
@@ -463,11 +445,15 @@ class Client:
             raise ServerError(sentence)
         if received.status_code != 200:
             return Reply(_text(received)[:2000], refusal=REFUSED)
-        self._answered[:] = [body]
+        self._answered[:] = [sent]
         try:
             return reply(received.json())
         except (ValueError, RecursionError):
             return Reply(_text(received)[:2000], refusal=NO_REPLY)
+
+    def _body(self, request: Request) -> dict[str, Any]:
+        images = [*map(self.prepared, request.shown)]
+        return body(request, images, self.server.model, content_ids=self.server.content_ids)
 
     async def _answers(self, http: httpx2.AsyncClient) -> bool:
         """Whether the server still answers a request that it has answered before, or else one without an image."""

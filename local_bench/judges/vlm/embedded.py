@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from local_bench.judges.vlm.judge import Unreachable
-from local_bench.judges.vlm.protocols import IMAGE, Composer, Recent, Reply, Request, body, failed
+from local_bench.judges.vlm.protocols import IMAGE, Preparing, Recent, Reply, Request, body, failed
 from local_bench.judges.vlm.vllm_process import ENDED, Child, Engine, arguments, environment, require_vllm
 
 K = TypeVar("K")
@@ -22,33 +22,17 @@ AHEAD = 512
 
 
 @dataclass
-class Embedded:
-    """A managed vLLM engine, as a context manager."""
+class Embedded(Child):
+    """A managed vLLM engine."""
 
     engine: Engine
-    child: Child
-    composer: Composer
+    prepared: Preparing
     start_timeout_s: float
     timeout_s: float
     _end: Connection | None = field(default=None, init=False)
     _counters: dict[str, float] = field(default_factory=dict, init=False)
     _sent_images: Recent[None] = field(default_factory=Recent, init=False)
     """The images in the child's cache."""
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stop()
-
-    def restart(self) -> None:
-        self._close()
-        self.child.restart(self._start)
 
     def counters(self) -> dict[str, float]:
         return self._counters
@@ -59,7 +43,7 @@ class Embedded:
         end = self._end
         if end is None:
             raise Unreachable("it has ended")
-        feeder = _Feeder(end, self.composer, self._sent_images, iter(requests), at_once or AHEAD)
+        feeder = _Feeder(end, self.prepared, self._sent_images, iter(requests), at_once or AHEAD)
         feeder.start()
         try:
             while not (feeder.ended.is_set() and not feeder.under_way):
@@ -77,7 +61,7 @@ class Embedded:
             left_off = bool(feeder.under_way) or not feeder.ended.is_set()  # it may be about to send a request
             feeder.stop()
             if left_off:  # replies to abandoned requests must not be read by the next call
-                self._stop()
+                self.stop()
 
     def _receive(self, end: Connection, feeder: "_Feeder") -> Any:
         """The child's next message, or None once every request is answered."""
@@ -86,32 +70,32 @@ class Embedded:
             while not end.poll(0.05):
                 if feeder.ended.is_set() and not feeder.under_way:
                     return None
-                if not self.child.alive() and not end.poll():  # its last replies may still be in the pipe
+                if not self.alive() and not end.poll():  # its last replies may still be in the pipe
                     raise EOFError
                 if feeder.under_way and time.monotonic() > deadline:
-                    self._stop()
+                    self.stop()
                     raise Unreachable(f"no reply for {self.timeout_s:.0f} s (judge.request_timeout_s)")
             return json.loads(end.recv_bytes())
         except (EOFError, OSError) as e:
             self._close()
             raise Unreachable("it has ended") from e
 
-    def _start(self) -> None:
+    def launch(self) -> None:
         require_vllm()
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "local_bench.judges.vlm.engine", str(theirs.fileno())]
-            self.child.start([*command, *arguments(self.engine)], environment(self.engine), [theirs.fileno()])
+            self.start([*command, *arguments(self.engine)], environment(self.engine), [theirs.fileno()])
         self._end, self._sent_images = Connection(ours.detach()), Recent()
-        self.child.wait_until(partial(self._end.poll, 0.25), self.start_timeout_s)
+        self.wait_until(partial(self._end.poll, 0.25), self.start_timeout_s)
         try:
             self._end.recv_bytes()
         except (EOFError, OSError):
-            raise self.child.error(ENDED) from None
+            raise self.error(ENDED) from None
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         self._close()
-        self.child.stop()
+        super().stop()
 
     def _close(self) -> None:
         if self._end is not None:
@@ -125,14 +109,14 @@ class _Feeder(threading.Thread):
     def __init__(
         self,
         end: Connection,
-        composer: Composer,
+        prepared: Preparing,
         sent_images: Recent[None],
         requests: Iterator[tuple[Any, Request]],
         ahead: int,
     ) -> None:
         super().__init__(daemon=True)
         self._pipe = end
-        self._composer = composer
+        self._prepared = prepared
         self._sent_images = sent_images
         self._requests = requests
         self._slots = threading.Semaphore(ahead)
@@ -149,7 +133,7 @@ class _Feeder(threading.Thread):
                 if self._stopped:
                     return
                 try:
-                    images = [*map(self._composer.prepared, request.shown)]
+                    images = [*map(self._prepared, request.shown)]
                 except Exception as e:  # noqa: BLE001  # raised again if it is not of this request
                     self._faulty.append((key, failed(e)))
                     self._slots.release()

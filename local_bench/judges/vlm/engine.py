@@ -1,6 +1,6 @@
 """The child process of an embedded judge: `python -m local_bench.judges.vlm.engine FD ARGUMENTS…` (vLLM's arguments).
 
-Reads images and `[number, body]` from the pipe FD (see `chat_api.IMAGE`; bodies as for `/v1/chat/completions`), writes
+Reads images and `[number, body]` from the pipe FD (see `protocols.IMAGE`; bodies as for `/v1/chat/completions`), writes
 `{"replies": [[number, reply]], "counters": {…}}`. Each iteration reads the available messages, runs one engine step
 and sends the finished replies. Ends when the pipe is closed.
 """

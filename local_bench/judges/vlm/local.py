@@ -110,38 +110,46 @@ class _Refused(Exception):
 
 
 class _Constrained:
-    """A logits processor that picks each token within a grammar."""
+    """The answer to one request, each token picked within a grammar; also a logits processor of `generate`."""
 
-    def __init__(self, grammar: xgrammar.CompiledGrammar, labels: list[int], request: Request) -> None:
+    def __init__(self, grammar: xgrammar.CompiledGrammar, request: Request, labels: Sequence[int] = ()) -> None:
         self._matcher = xgrammar.GrammarMatcher(grammar)
         self._vocabulary = grammar.tokenizer_info.vocab_size
         self._allowed = xgrammar.allocate_token_bitmask(1, self._vocabulary)
-        self._labels = labels
-        self._temperature = request.temperature
+        self._request, self._labels = request, list(labels)
         self._generator = torch.Generator().manual_seed(request.seed)
+        self.finished: str | None = None
+        """The finish reason: the end token was picked (`stop`), or as many tokens as are allowed (`length`)."""
         self.tokens: list[int] = []
         """Without the end token."""
         self.logprobs: list[list[float]] = []
-        """Log-probabilities of the labels at each token."""
+        """Log-probabilities of the labels at each token, if there are labels."""
+
+    def next_token(self, logits: torch.Tensor) -> int:
+        """`logits`: (1, vocabulary), float32 on the CPU, which are overwritten."""
+        if self._labels:
+            self.logprobs.append(torch.log_softmax(logits[0], dim=-1)[self._labels].tolist())
+        self._matcher.fill_next_token_bitmask(self._allowed)
+        xgrammar.apply_token_bitmask_inplace(logits, self._allowed)
+        token = pick(logits[0], self._request.temperature, self._generator)
+        accepted = self._matcher.accept_token(token)
+        assert accepted, token
+        if self._matcher.is_terminated():
+            self.finished = "stop"
+            return token
+        self.tokens.append(token)
+        self.finished = "length" if len(self.tokens) >= self._request.max_tokens else None
+        return token
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """`scores`, (1, vocabulary), with all but the chosen token at -inf."""
-        logits = scores[:, : self._vocabulary].float().cpu()
-        self.logprobs.append(torch.log_softmax(logits[0], dim=-1)[self._labels].tolist())
-        self._matcher.fill_next_token_bitmask(self._allowed)
-        xgrammar.apply_token_bitmask_inplace(logits, self._allowed)
-        token = pick(logits[0], self._temperature, self._generator)
-        accepted = self._matcher.accept_token(token)
-        assert accepted, token
-        if not self.ended(input_ids, None):
-            self.tokens.append(token)
         chosen = torch.full_like(scores, -torch.inf)
-        chosen[0, token] = 0.0
+        chosen[0, self.next_token(scores[:, : self._vocabulary].float().cpu())] = 0.0
         return chosen
 
     def ended(self, input_ids: torch.Tensor, _: Any) -> torch.Tensor:
-        """The criterion that stops `generate`, (1): the end token was picked."""
-        return torch.tensor([self._matcher.is_terminated()], device=input_ids.device)
+        """The criterion that stops `generate`, (1)."""
+        return torch.tensor([self.finished is not None], device=input_ids.device)
 
 
 @dataclass(frozen=True)
@@ -323,7 +331,7 @@ class Local:
         n = inputs["input_ids"].shape[1]
         self._check_length(n, request)
         labels = [self._tokenizer.encode(label, add_special_tokens=False)[-1] for label in request.labels]
-        constrained = _Constrained(grammar, labels, request)
+        constrained = _Constrained(grammar, request, labels)
         padding = self._tokenizer.pad_token_id or 0
         self._model.generate(
             **inputs,
@@ -333,11 +341,10 @@ class Local:
         )
         self._prompt_tokens += n
         text = self._tokenizer.decode(constrained.tokens, skip_special_tokens=not request.thought_end)
-        reason = "stop" if constrained.ended(inputs["input_ids"], None) else "length"
         if not labels:
-            return Reply(text, reason)
+            return Reply(text, constrained.finished)
         at = last_of(text, [self._tokenizer.decode([token]) for token in constrained.tokens])
-        return Reply(text, reason, dict(zip(request.labels, constrained.logprobs[at], strict=True)))
+        return Reply(text, constrained.finished, dict(zip(request.labels, constrained.logprobs[at], strict=True)))
 
     def _decoded(self, shown: Shown) -> Image.Image:
         return Image.open(io.BytesIO(self._load(shown).png), formats=["PNG"])
@@ -439,30 +446,15 @@ class Local:
     @torch.inference_mode()
     def _generate(self, prefix: Prefix, requests: Sequence[Request], suffixes: Sequence[list[int]]) -> list[Reply]:
         rows = PrefixBatch(self._model, self._device, prefix, suffixes)
-        matchers = [xgrammar.GrammarMatcher(self._grammar(request)) for request in requests]
-        allowed = xgrammar.allocate_token_bitmask(len(requests), self._vocabulary)
-        generators = [torch.Generator().manual_seed(request.seed) for request in requests]
-        generated: list[list[int]] = [[] for _ in requests]
-        finished: list[str | None] = [None] * len(requests)
+        answers = [_Constrained(self._grammar(request), request) for request in requests]
         logits = rows.read()  # (rows, vocabulary)
-        while True:
-            following = [0] * len(requests)  # finished rows continue with an arbitrary token, which is ignored
-            for i, (request, matcher) in enumerate(zip(requests, matchers, strict=True)):
-                if finished[i]:
-                    continue
-                matcher.fill_next_token_bitmask(allowed, i)
-                xgrammar.apply_token_bitmask_inplace(logits[i : i + 1], allowed[i : i + 1])
-                following[i] = pick(logits[i], request.temperature, generators[i])
-                accepted = matcher.accept_token(following[i])
-                assert accepted, following[i]
-                generated[i].append(following[i])
-                at_limit = len(generated[i]) >= request.max_tokens
-                finished[i] = "stop" if matcher.is_terminated() else "length" if at_limit else None
-            if all(finished):
+        while True:  # finished rows continue with an arbitrary token, which is ignored
+            following = [0 if a.finished else a.next_token(logits[i : i + 1]) for i, a in enumerate(answers)]
+            if all(answer.finished for answer in answers):
                 break
             logits = rows.step(following)
-        texts = [self._tokenizer.decode(ids, skip_special_tokens=True) for ids in generated]
-        return [Reply(text, reason) for text, reason in zip(texts, finished, strict=True)]
+        decode = self._tokenizer.decode
+        return [Reply(decode(answer.tokens, skip_special_tokens=True), answer.finished) for answer in answers]
 
     def _grammar(self, request: Request) -> xgrammar.CompiledGrammar:
         """The grammar of the answer, after a thought if the judge writes one."""

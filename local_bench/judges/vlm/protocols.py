@@ -324,18 +324,13 @@ def last_of(text: str, tokens: Sequence[str]) -> int:
     return next((i for i in reversed(range(len(tokens))) if tokens[i] and text.endswith(tokens[i])), 0)
 
 
-class Composer:
-    """`load` returns an image by its pixel digest; `multiple` is the patch size of the judge in pixels."""
+Preparing = Callable[[Shown], Prepared]
+"""Returns an image as it is sent to the judge."""
 
-    def __init__(self, load: Callable[[str], Image.Image], multiple: int) -> None:
-        self.prepared: Callable[[Shown], Prepared] = lru_cache(PREPARED_IMAGES)(
-            lambda shown: prepare(shown, load, multiple)
-        )
-        """The image as it is sent to the judge."""
 
-    def body(self, request: Request, model: str, content_ids: bool = True) -> dict[str, Any]:
-        """The request body; see `chat_api.body`."""
-        return body(request, [*map(self.prepared, request.shown)], model, content_ids=content_ids)
+def preparing(load: Callable[[str], Image.Image], multiple: int) -> Preparing:
+    """`prepare` with the last images kept; `multiple` is the patch size of the judge in pixels."""
+    return lru_cache(PREPARED_IMAGES)(lambda shown: prepare(shown, load, multiple))
 
 
 class Recent(Generic[T]):

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from local_bench.core import strictjson
 from local_bench.core.environment import variables
@@ -69,8 +69,14 @@ class ModelFacts:
     """Attention backend -> batch-invariant mode (`on`, `off`) -> the reasons why vLLM does not support the model."""
 
 
-def on_cpu(weights: Path, wanted: Wanted = "auto", backend: str | None = None) -> Attention:
-    """The only choice on a CPU. ConfigError for settings that need a GPU."""
+def attention_for(
+    weights: Path, dtype: str, capability: Capability | None, wanted: Wanted = "auto", backend: str | None = None
+) -> Attention:
+    """How vLLM computes the judge in `weights` on a GPU of this compute capability, as `choose`, or on a CPU (None),
+    where there is one choice. ConfigError for what is impossible there; ServerError if vLLM cannot serve the judge."""
+    if capability is not None:
+        facts = _facts_of_child(weights, dtype, capability, (backend,) if backend else USUAL)
+        return choose(facts, capability, wanted, backend)
     why_not = "vLLM has no batch-invariant mode on a CPU"
     if wanted == "on":
         raise ConfigError(f"judge.batch_invariant: on is impossible ({why_not}): use auto")
@@ -111,14 +117,6 @@ def choose(facts: ModelFacts, capability: Capability, wanted: Wanted = "auto", b
     if wanted == "off":
         why_not = "judge.batch_invariant is off"
     return Attention(batch_invariant, chosen, bool(facts.other_layers), why_not)
-
-
-def on_gpu(
-    weights: Path, dtype: str, capability: Capability, wanted: Wanted = "auto", backend: str | None = None
-) -> Attention:
-    """As `choose`, for the model in `weights`. ServerError if vLLM cannot serve it."""
-    facts = _facts_of_child(weights, dtype, capability, (backend,) if backend else USUAL)
-    return choose(facts, capability, wanted, backend)
 
 
 def is_recurrent(weights: Path) -> bool:
@@ -397,13 +395,28 @@ _SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - the parents of a folde
 
 @dataclass
 class Child:
-    """One process at a time, with all its descendants."""
+    """One process at a time, with all its descendants. As a context manager: the process that a subclass's `launch`
+    starts, which is stopped on every exit path."""
 
     log: Path
-    max_restarts: int = 3
+    max_restarts: int = field(default=3, kw_only=True)
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
     _restarts: int = field(default=0, init=False)
     _temporary: Path | None = field(default=None, init=False)
+
+    def launch(self) -> None:
+        """`start` the process, and wait until it is ready."""
+
+    def __enter__(self) -> Self:
+        try:
+            self.launch()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stop()
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], pass_fds: Sequence[int] = ()) -> None:
         """Start `command` in its own session; its output is appended to the log, its temporary files are in a folder of
@@ -442,13 +455,13 @@ class Child:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
 
-    def restart(self, start: Callable[[], None]) -> None:
-        """Stop remaining processes and call `start`. Raises ServerError after `max_restarts` restarts."""
+    def restart(self) -> None:
+        """Stop remaining processes and `launch` again. Raises ServerError after `max_restarts` restarts."""
         if self._restarts >= self.max_restarts:
             raise self.error(f"the judge ended unexpectedly {self._restarts + 1} times")
         self._restarts += 1
         self.stop()
-        start()
+        self.launch()
 
     def error(self, what: str) -> ServerError:
         """The error that says `what`, with the last lines of the log."""

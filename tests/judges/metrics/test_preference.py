@@ -229,7 +229,7 @@ def test_another_checkpoint_is_refused(tmp_path, name, file, network, change):
         state[f"{prefix}9.weight"] = torch.ones(1, 1)
     save_file(state, tmp_path / file)
     with pytest.raises(WeightsError, match=r"(?s)checkpoint .*models fetch tiny-"):
-        network(replace(weights, folder=tmp_path)).load()
+        network(replace(weights, folder=tmp_path)).load("cpu")
 
 
 def test_the_published_pickle_of_hps_becomes_the_file_that_is_read(tmp_path):
@@ -239,5 +239,5 @@ def test_the_published_pickle_of_hps_becomes_the_file_that_is_read(tmp_path):
     (published,) = card("hps-v2-1", "metric").source.files
     torch.save(nested, tmp_path / published)
     convert(tmp_path / published, tmp_path / converted_name(published), published)
-    loaded = preferences.HpsNetwork(replace(weights, folder=tmp_path)).load().state_dict()
+    loaded = preferences.HpsNetwork(replace(weights, folder=tmp_path)).load("cpu").state_dict()
     assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in nested["state_dict"].items())
