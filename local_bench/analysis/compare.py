@@ -19,7 +19,7 @@ from local_bench.settle.table import ACCEPTED, REJECTED, Ints, Mask, decisions, 
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import scale_of
 from local_bench.suites.registry import suite
-from local_bench.suites.run_results import TaskFigure
+from local_bench.suites.run_results import TaskFigure, weights_of
 
 REVENUE, TASKS, IMAGES = "revenue", "tasks accepted", "images accepted"
 _MAX_DELIVERABLES, _MAX_ATTEMPTS = 2**20, 2**16
@@ -249,18 +249,18 @@ def _own_figures(run: RunDir) -> _Own:
 
 
 def _paired_by_task(models: tuple[str, str], x: _Own, y: _Own, shared: Sequence[str]) -> Iterator[_Figure]:
-    """The benchmark's own figures over the tasks of which both models have a value."""
+    """The benchmark's own figures over the tasks of which both models have a value; None without any."""
     for figure in dict.fromkeys(name for name, _ in x):
         first, second = x.get((figure, models[0]), {}), y.get((figure, models[1]), {})
         pairs = [(first.get(task), second.get(task)) for task in shared if task in first or task in second]
         both = [(a, b) for a, b in pairs if a and b and a.value is not None and b.value is not None]
-        if both:
-            weights = np.array([[of_first.weight, of_first.weight] for of_first, _ in both])
-            values = np.array([[one.value for one in pair] for pair in both])
-            best = np.array([[one.value if one.at_best is None else one.at_best for one in pair] for pair in both])
+        if one := next((one for pair in pairs for one in pair if one), None):
+            weights = np.array([[w, w] for w in weights_of([a for a, _ in both])], dtype=np.float64).reshape(-1, 2)
+            values = np.array([[a.value, b.value] for a, b in both], dtype=np.float64).reshape(-1, 2)
+            ends = [[one.value if one.at_best is None else one.at_best for one in pair] for pair in both]
+            best = np.array(ends, dtype=np.float64).reshape(-1, 2)
             n_open = len(pairs) - int((values == best).all(axis=1).sum())
-            scale = both[0][0].widest, both[0][0].least
-            statistics = Statistics(models, weights * values, weights, 1.0, *scale, best=weights * best)
+            statistics = Statistics(models, weights * values, weights, 1.0, one.widest, one.least, best=weights * best)
             bounded = len(both) == len(pairs) and all(one.at_best is not None for pair in both for one in pair)
             yield _Figure(figure, statistics, len(both), n_open, None if bounded else (None, None))
 

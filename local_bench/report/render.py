@@ -35,6 +35,7 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     "\N{GREEK SMALL LETTER RHO}": r"$\rho$",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
+    YES: r"$\checkmark$",
     NO: r"$\times$",
     DASH: "--",
     "†": r"$\dagger$",
@@ -174,10 +175,10 @@ def csv_text(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A tabular of booktabs rules inside a table environment; text columns left, numbers right."""
-    texts = [all(isinstance(row[i], str | None) for row in table.rows) for i in range(len(table.columns))]
-    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{''.join('l' if t else 'r' for t in texts)}}}"]
-    lines.append(r"\toprule")
+    """A tabular of booktabs rules inside a table environment; text columns left, numbers and empty columns right."""
+    kinds = ({type(row[i]) for row in table.rows} - {type(None)} for i in range(len(table.columns)))
+    aligned = "".join("l" if kind == {str} else "r" for kind in kinds)
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{aligned}}}", r"\toprule"]
     if any(column.group for column in table.columns):
         heads, rules, at = [], [], 1
         for group, members in groupby(column.group for column in table.columns):
@@ -186,12 +187,11 @@ def latex(table: Table) -> str:
             rules += [rf"\cmidrule(lr){{{at}-{at + n - 1}}}"] * bool(group)
             at += n
         lines += [_line(heads), " ".join(rules)]
-    lines += [_line([_escaped(column.name) for column in table.columns]), r"\midrule"]
+    names = [_escaped(column.name if column.group else column.header) for column in table.columns]
+    lines += [_line(names), r"\midrule"]
     for i, row in enumerate(table.rows):
-        cells = [
-            (r"$\checkmark$" if cell else r"$\times$") if isinstance(cell, bool) else _escaped(shown(cell, column))
-            for cell, column in zip(row, table.columns, strict=True)
-        ]
+        texts = [_escaped(shown(cell, column)) for cell, column in zip(row, table.columns, strict=True)]
+        cells = [t if isinstance(cell, str) else re.sub(r"^-\b", "$-$", t) for cell, t in zip(row, texts, strict=True)]
         lines.append(_line([_MARKS[table.marks.get((i, j))].format(cell) for j, cell in enumerate(cells)]))
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
     return "\n".join(

@@ -53,7 +53,7 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     if not run.config.judges:
         sentences.append("The run has no judge" + ("." if decided else ": no image has a decision."))
     sentences += judge_warnings(run) + impossible_timings(run.store)
-    unseen = unseen_inputs(run)
+    unseen, n_images = unseen_inputs(run), run.store.n_candidates()
     requested = {s.model: s.total.n + s.total.n_unscored for s in settlements}
     blind = ", ".join(f"{model} {n:,} of {count(requested[model], 'image')}" for model, n in unseen.n_images.items())
     if blind:
@@ -71,13 +71,12 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     sentences += [f"{s.model}: {s.total.n_tasks:,} of the run's {n_tasks}; its figures are of these." for s in fewer]
     least = run.config.settlement.coverage_min
     required = max(percent(least), f"{100 * least:g} %", key=len)  # not rounded
+    less = f"less than the required {required} (settlement.coverage_min)."
     for s in settlements:
         if decided and s.total.coverage < least:
-            what = "tasks' value could be settled" if s.total.value_micro_usd else "images could be decided"
-            sentences.append(
-                f"{s.model}: {percent(s.total.coverage)} of the {what}, less than the required {required} "
-                "(settlement.coverage_min)."
-            )
+            noun = "first attempts" if n_images[s.model] > requested[s.model] else "images"
+            what = "tasks' value could be settled" if s.total.value_micro_usd else f"{noun} could be decided"
+            sentences.append(f"{s.model}: {percent(s.total.coverage)} of the {what}, {less}")
     progress = run.store.progress()
     for row in progress:
         if row.n_planned:

@@ -2,9 +2,11 @@
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +50,25 @@ class ImageResult:
 
 @dataclass(frozen=True)
 class TaskFigure:
-    """One model's value of a task, of a figure of the benchmark that is a weighted mean of tasks; None if unscored."""
+    """One model's value of a task, of a figure of the benchmark that is a mean of tasks; None if unscored."""
 
     figure: str
     model: str
     task_id: str
     value: float | None
-    weight: float = 1.0
+    groups: tuple[str, ...] = ()  # nested, the largest first: the figure is the mean of the groups' means
     widest: float = 1.0
-    """The largest possible difference of two values."""
     least: float = 0.0
-    """The smallest possible value."""
+    """The largest possible difference of two values, and the smallest possible value."""
     at_best: float | None = None
     """The value with all undecided images accepted, which `value` counts as refused; None: not bounded."""
+
+
+def weights_of(tasks: Sequence[TaskFigure]) -> list[float]:
+    """The weights of these tasks in the mean of the means of the groups that have one of them."""
+    places = [(*task.groups, task.task_id) for task in tasks]
+    members = Counter(node[:-1] for node in {place[:n] for place in places for n in range(2, len(place) + 1)})
+    return [1 / prod(members[place[:n]] for n in range(1, len(place))) for place in places]
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,14 @@ from math import comb
 import numpy as np
 import pytest
 
-from local_bench.analysis.compare import FigureComparison, compare
+from local_bench.analysis.compare import FigureComparison, _paired_by_task, compare
 from local_bench.core.types import Score, Task
 from local_bench.runs.scoring import decide
 from local_bench.settle.paired import Statistics, adjusted_bh, adjusted_holm, differences
 from local_bench.suites.hype_edit_1.suite import HypeEdit1
 from local_bench.suites.ice_bench.suite import IceBench
 from local_bench.suites.idea_bench.suite import IdeaBench
-from local_bench.suites.run_results import ImageResult, RunResults
+from local_bench.suites.run_results import ImageResult, RunResults, TaskFigure, weights_of
 from tests.lines import lines
 from tests.runs.random_run import random_run, stored_decisions
 
@@ -167,8 +167,13 @@ def test_cases_of_idea_bench_and_items_of_ice_bench_have_the_weights_of_the_over
     monkeypatch.setattr(
         "local_bench.suites.idea_bench.published.case_scores", lambda _: {i.work_id: Score("c", 60.0) for i in cases}
     )
-    found = {one.task_id: (one.value, one.weight) for one in IdeaBench().figures_by_task(results)}
-    assert found == {"1": (60, 1 / 4), "2": (60, 1 / 4), "3": (60, 1 / 2), "4": (60, 1)}
+
+    def weighted(figures):
+        weights = weights_of(figures)
+        return {one.task_id: (one.value, weight) for one, weight in zip(figures, weights, strict=True)}
+
+    figures = [*IdeaBench().figures_by_task(results)]
+    assert weighted(figures) == {"1": (60, 1 / 4), "2": (60, 1 / 4), "3": (60, 1 / 2), "4": (60, 1)}
     second = replace(cases[0], work_id="1, attempt 2", attempt=2)
     missing = replace(cases[1], work_id="2, image 2", deliverable=2, pixels_sha256=None, unscored="no memory")
     scores = {image.work_id: Score("c", 60.0) for image in cases} | {second.work_id: Score("c", 0.0)}
@@ -178,5 +183,29 @@ def test_cases_of_idea_bench_and_items_of_ice_bench_have_the_weights_of_the_over
     del scores["3"]
     assert [one.value for one in IdeaBench().figures_by_task(more)] == [60, 60, None, 60]
     monkeypatch.setattr("local_bench.suites.ice_bench.published.image_score", lambda task, _: Score("c", 0.6))
-    found = {one.task_id: (one.value, one.weight) for one in IceBench().figures_by_task(results)}
-    assert found == {"1": (0.6, 1 / 3), "2": (0.6, 1 / 3), "3": (0.6, 1 / 3), "4": (0.6, 1)}
+    of_ice = [*IceBench().figures_by_task(results)]
+    assert weighted(of_ice) == {"1": (0.6, 1 / 3), "2": (0.6, 1 / 3), "3": (0.6, 1 / 3), "4": (0.6, 1)}
+    # where only some cases are compared, tasks and categories keep their weights, not cases
+    assert weighted(figures[1:]) == {"2": (60, 1 / 2), "3": (60, 1 / 2), "4": (60, 1)}
+    assert weighted(figures[2:]) == {"3": (60, 1), "4": (60, 1)}
+    assert weighted(of_ice[2:]) == {"3": (0.6, 1), "4": (0.6, 1)}
+
+
+def test_an_overall_score_is_the_mean_of_the_tasks_that_both_models_have():
+    """Of the two items of a task the models share one, and another model has nothing: it has a row without values."""
+    values = {("a", "1"): 0.2, ("a", "2"): 0.9, ("a", "3"): 0.6, ("b", "1"): 0.4, ("b", "2"): None, ("b", "3"): 0.4}
+    values |= {("none", task): None for task in "123"}
+    groups = {"1": ("x",), "2": ("x",), "3": ("y",)}
+    own = {}
+    for (model, task), value in values.items():
+        own.setdefault(("overall score", model), {})[task] = TaskFigure(
+            "overall score", model, task, value, groups[task]
+        )
+    rows = {models: [*_paired_by_task(models, own, own, ["1", "2", "3"])] for models in (("a", "b"), ("a", "none"))}
+    [ab], [a_none] = rows.values()
+    assert (ab.n, ab.n_unscored) == (2, 1)
+    above, below = ab.statistics.above.sum(axis=0), ab.statistics.below.sum(axis=0)
+    assert list(above / below) == pytest.approx([(0.2 + 0.6) / 2, (0.4 + 0.4) / 2])
+    assert (a_none.n, a_none.n_unscored, a_none.statistics.above.shape) == (0, 3, (0, 2))
+    ((difference,),) = differences([a_none.statistics])
+    assert (difference.estimate, difference.p, difference.n_tasks) == (None, None, 0)

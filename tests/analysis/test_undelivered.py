@@ -135,7 +135,13 @@ def test_a_model_without_images_has_no_revenue_and_no_cost(run):
     own = official(opened)["all"].data
     if name == "hype-edit-1":
         assert own["models"]["one"]["effective_cost_usd"] is not None
-        assert own["models"]["idle"]["effective_cost_usd"] is None
+        idle = own["models"]["idle"]
+        assert (idle["effective_cost_usd"], idle["n"], idle["n_unscored"], idle["n_missing"]) == (None, 0, 0, 9)
+        assert {(w["n_images"], w["n_reviews"], w["n_passed_high"]) for w in idle["workflows"]} == {(0, 0, 3)}
+        for model, n_made in opened.store.n_candidates(made=True).items():
+            of_model = own["models"][model]
+            assert of_model["n_missing"] == 9 - n_made
+            assert next(w for w in of_model["workflows"] if w["way"] == "best of 3")["n_images"] == n_made
         return
     found = economics(opened.store, accounting(opened.store, opened.config.settlement), {"idle": Decimal(5)}, {})
     assert found.competition.placed["idle"].revenue_usd == 0

@@ -10,6 +10,7 @@ from local_bench.analysis.settlement import Accounting
 from local_bench.core.types import Decision
 from local_bench.report.site.significance import Pair
 from local_bench.report.site.summary import accounts_of, overview, summary
+from local_bench.report.view import warnings
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.costs import PhaseCost, phase_costs
 from local_bench.settle.settlement import settle
@@ -88,6 +89,24 @@ def test_attempts_and_runs_are_counted(make_run, tmp_path):
                 f"{decided} requested first attempts were decided.",
                 held,
             ]
+
+
+def test_what_is_said_of_first_attempts_names_them(make_run):
+    """Of the two attempts of `alpha` at three images without a price one first attempt is undecided."""
+    path = make_run(gap=False)
+    with closing(sqlite3.connect(path / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE candidates SET model = 'alpha', attempt = 2 WHERE model = 'beta'")
+        db.execute("UPDATE tasks SET price_micro_usd = 0")
+        undecided = "SELECT work_id FROM candidates WHERE attempt = 1 LIMIT 1"
+        db.execute(f"UPDATE decisions SET accepted = NULL, unscored = 'x' WHERE work_id IN ({undecided})")
+    with RunDir.open(path) as run:
+        money = accounts_of([run])
+        assert "alpha: 66.7 % of the first attempts could be decided, less than the required 98.0 %" in " ".join(
+            warnings(run, money[0].settlements)
+        )
+    nothing = accounts({"a": [False], "b": [False]}, price=0)
+    refused = overview(nothing, [], noun="first attempt")[0]
+    assert refused == "No first attempt was accepted: each model has 1 first attempt."
 
 
 def test_models_with_the_same_result_are_first_together():

@@ -120,12 +120,12 @@ def overview(
     ranked = _ranked(money.settlements)
     if not ranked or not ranked[0].total.n + ranked[0].total.n_unscored:
         return []
-    lines = [_first(ranked)]
+    lines = [_first(ranked, noun)]
     if len(ranked) > 1 and (ranked[0].total.revenue_micro_usd or ranked[0].total.n_accepted):
         lines += _differences(ranked, pairs)
     if common:
         n_tasks = count(common[0].total.n_tasks, "task")
-        lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common))}")
+        lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common), noun)}")
     lines.append(_certainty(ranked, noun))
     if held_ns := sum(row.held_ns for row in money.costs):
         cost = "" if money.cost_micro_usd is None else f", which cost {usd_fine(money.cost_micro_usd)}"
@@ -149,7 +149,7 @@ def _tied(ranked: Sequence[Settlement]) -> list[str]:
     ]
 
 
-def _first(ranked: Sequence[Settlement]) -> str:
+def _first(ranked: Sequence[Settlement], noun: str) -> str:
     best, tied = ranked[0], _tied(ranked)
     total, names, has, equally = best.total, best.model, "has", ""
     if len(tied) > 1:
@@ -157,10 +157,10 @@ def _first(ranked: Sequence[Settlement]) -> str:
     images = total.n + total.n_unscored
     if not any(s.total.n for s in ranked):
         worth = f"the {usd(total.value_micro_usd)} that the tasks are worth"
-        each = f"{count(images, 'image')} of each model"
+        each = f"{count(images, noun)} of each model"
         return f"Nothing was decided of {worth if total.value_micro_usd else each}."
     if not total.value_micro_usd and not total.n_accepted:
-        return f"No image was accepted: each model has {count(images, 'image')}."
+        return f"No {noun} was accepted: each model has {count(images, noun)}."
     if not total.value_micro_usd:
         ends = interval(total.deliverable_acceptance_low, total.deliverable_acceptance_high)
         return (

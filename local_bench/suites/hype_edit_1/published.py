@@ -124,12 +124,7 @@ def published(
         "n_attempts_a_task": max(attempts, default=0),
     }
     worked = [
-        w
-        | {
-            "model": model,
-            "passed": f"{w['n_passed']}/{w['n_tasks']}",
-            "at_best": f"{w['n_passed_high']}/{w['n_tasks']}",
-        }
+        w | {"model": model} | {name: f"{w[f'n_{name}']}/{w['n_tasks']}" for name in ("passed", "passed_high")}
         for model, figures in models.items()
         for w in figures["workflows"]
     ]
@@ -167,12 +162,12 @@ def open_votes(rows: Sequence[Judgement]) -> list[str]:
 
 
 def outcomes(rows: Sequence[Judgement], requested: Mapping[str, int]) -> Outcomes:
-    """One model's judgements as a table; MISSING if a requested attempt has none."""
+    """One model's judgements as a table; MISSING if a requested attempt has none, or no image."""
     attempts = np.array([*requested.values()], dtype=np.int64)[:, None]
     table = np.where(np.arange(attempts.max(initial=0)) < attempts, MISSING, NOT_REQUESTED).astype(np.int8)
     index = {task_id: t for t, task_id in enumerate(requested)}
     for row in rows:
-        verdict = UNSCORED if row.passed is None else PASS if row.passed else FAIL
+        verdict = PASS if row.passed else FAIL if row.passed is False else UNSCORED if row.made else MISSING
         table[index[row.task_id], row.attempt - 1] = verdict
     return table
 
@@ -257,8 +252,9 @@ def _interval_columns(attempts: Sequence[int]) -> list[Column]:
 
 
 _WORKFLOWS = (
-    *(Column("way", "workflow"), Column("model", "model"), Column("passed", "passed"), Column("at_best", "at best")),
-    *(Column("n_images", "images"), Column("n_reviews", "reviews"), dollars("usd_per_success", "per success")),
+    *(Column("way", "workflow"), Column("model", "model"), Column("passed", "passed")),
+    *(Column("passed_high", "at best"), Column("n_images", "images"), Column("n_reviews", "reviews")),
+    dollars("usd_per_success", "per success"),
 )
 
 

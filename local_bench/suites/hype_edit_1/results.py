@@ -3,9 +3,9 @@
 `models` in the same file maps the aliases to model names; other contents (paths, times) are ignored.
 
 A run is exported as such a file with outputs/DATASET/MODEL/TASK/001.webp (lossless). An undecided attempt has the
-verdict null, which the benchmark's page shows as not judged yet; an attempt at an unsupported task, or that an
-annotator was not shown, has no entry. `ratings.jsonl` has the judge's score of each attempt, used to select the best of
-several, and `costs.json` the cost per attempt. Times are not written, since no result depends on them.
+verdict null, which the benchmark's page shows as not judged yet, and `made` false if it has no image; an attempt at an
+unsupported task, or that an annotator was not shown, has no entry. `ratings.jsonl` has the judge's score of each
+attempt, used to select the best of several, and `costs.json` the cost per attempt. Times are not written.
 """
 
 import json
@@ -37,6 +37,8 @@ class Judgement:
     attempt: int
     """From 1."""
     passed: bool | None
+    made: bool = True
+    """Whether there is an image."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +88,19 @@ def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
     and if no attempt is in more than one file.
     """
     parts = [read_file(path) for path in paths]
-    votes: dict[tuple[str, str, int], list[bool | None]] = {}
-    for part in parts:
-        for row in part.rows:
-            votes.setdefault((row.model, row.task_id, row.attempt), []).append(row.passed)
+    votes: dict[tuple[str, str, int], list[Judgement]] = {}
+    for row in (row for part in parts for row in part.rows):
+        votes.setdefault((row.model, row.task_id, row.attempt), []).append(row)
     if all(len(file_votes) == 1 for file_votes in votes.values()):
         raise ResultFileError(
             f"--raters: no attempt is judged in more than one of {', '.join(map(str, paths))}: give files of several "
             "raters of the same images, or omit --raters"
         )
-    rows = [
-        Judgement(*key, next((verdict for verdict in (True, False) if 2 * cast.count(verdict) > len(cast)), None))
-        for key, cast in votes.items()
-    ]
+    rows = []
+    for key, file_votes in votes.items():
+        cast = [vote.passed for vote in file_votes]
+        verdict = next((verdict for verdict in (True, False) if 2 * cast.count(verdict) > len(cast)), None)
+        rows.append(Judgement(*key, verdict, any(vote.made for vote in file_votes)))
     return joined(parts, rows), [row for row in rows if row.passed is None]
 
 
@@ -190,10 +192,11 @@ def _attempts(model: str, task_id: str, files: dict[str, Any], fault: Any, at: l
             raise fault([*at, file], f"{file!r} is not the name of an attempt: expected 001.webp, 002.webp and so on")
         if attempt in rows:
             raise fault([*at, file], f"duplicate attempt {attempt} of {model!r}: keep one")
-        verdict = _objects(judgement, fault, [*at, file], "a judgement").get("verdict")
+        entry = _objects(judgement, fault, [*at, file], "a judgement")
+        verdict, made = entry.get("verdict"), entry.get("made") is not False
         if verdict is not None and (not isinstance(verdict, str) or verdict not in VERDICTS):
             raise fault([*at, file], f"the verdict must be PASS, FAIL or null, not {short(verdict)}")
-        rows[attempt] = Judgement(model, task_id, attempt, None if verdict is None else VERDICTS[verdict])
+        rows[attempt] = Judgement(model, task_id, attempt, None if verdict is None else VERDICTS[verdict], made)
     return list(rows.values())
 
 
@@ -209,7 +212,7 @@ WORDS = {True: "PASS", False: "FAIL", None: None}
 
 def judgements(rows: list[ImageResult]) -> Judgements:
     """The decisions about a run's images, in the form of the benchmark's file; without unsupported tasks."""
-    judged = tuple(Judgement(row.model, row.task.task_id, row.attempt, _passed(row)) for row in rows if row.supported)
+    judged = tuple(_judgement(row) for row in rows if row.supported)
     task_ids = tuple(dict.fromkeys(row.task.task_id for row in rows))
     dataset = str(rows[0].task.own["dataset"]) if rows else ""
     return Judgements(dataset, tuple(dict.fromkeys(row.model for row in rows)), task_ids, judged)
@@ -222,13 +225,14 @@ def write(results: RunResults, out: Path) -> list[Path]:
     names = sorted(results.models)  # the official page numbers the sorted folders of outputs
     width = max(2, len(str(len(names))))
     alias = {model: f"M{i:0{width}d}" for i, model in enumerate(names, 1)}
-    verdicts: dict[str, dict[str, dict[str, dict[str, str | None]]]] = {}
+    verdicts: dict[str, dict[str, dict[str, dict[str, str | bool | None]]]] = {}
     for row in rows:
         of_task = verdicts.setdefault(row.task.task_id, {})
         if not row.supported or not row.shown:
             continue
         name = f"{row.attempt:03d}.webp"
-        of_task.setdefault(alias[row.model], {})[name] = {"verdict": WORDS[_passed(row)]}
+        judged, of_model = _judgement(row), of_task.setdefault(alias[row.model], {})
+        of_model[name] = {"verdict": WORDS[judged.passed]} | ({} if judged.made else {"made": False})
         if row.pixels_sha256:
             results.write_image(row.pixels_sha256, out, f"outputs/{dataset}/{row.model}/{row.task.task_id}/{name}")
     sheet = {
@@ -239,14 +243,14 @@ def write(results: RunResults, out: Path) -> list[Path]:
         "models": {alias[model]: model for model in names},
         "judgements": verdicts,
     }
-    rated = [json.dumps(vars(rating)) for rating in ratings(rows)]
     results.write_costs(out)
-    write_file(out, "ratings.jsonl", "".join(f"{line}\n" for line in rated))
+    write_file(out, "ratings.jsonl", "".join(f"{json.dumps(vars(rating))}\n" for rating in ratings(rows)))
     return [write_file(out, f"judgements/{dataset}.json", json.dumps(sheet, indent=2) + "\n")]
 
 
-def _passed(row: ImageResult) -> bool | None:
-    return row.accepted if row.pixels_sha256 else None
+def _judgement(row: ImageResult) -> Judgement:
+    made = row.pixels_sha256 is not None
+    return Judgement(row.model, row.task.task_id, row.attempt, row.accepted if made else None, made)
 
 
 def ratings(rows: list[ImageResult]) -> list[AttemptScore]:

@@ -121,7 +121,7 @@ class HypeEdit1(Suite):
             for name, estimator, least, widest in ((f"pass@{RETRY_CAP}", pass_at_k_unbiased, 0, 1), tries):
                 value, best = (estimator(n, c, RETRY_CAP) for c in counts)
                 if value is not None and best is not None:
-                    yield TaskFigure(name, *of_task, float(value), 1.0, widest, least, float(best))
+                    yield TaskFigure(name, *of_task, float(value), (), widest, least, float(best))
 
     def published(self, results: RunResults) -> dict[str, Published]:
         """The numbers of all models in the benchmark's form; with the cost per attempt if it is known."""

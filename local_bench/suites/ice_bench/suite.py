@@ -10,7 +10,6 @@ computed for the tasks for which the benchmark computes them.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
@@ -134,12 +133,10 @@ class IceBench(Suite):
                 yield image.work_id, numbers.image_score(image.task, image.scores | theirs)
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
-        """The overall score, whose items are weighted as its mean over the 31 tasks."""
-        items = Counter({image.task.task_id: image.task.category for image in results.images}.values())
-        for image in results.images:
-            if image.attempt == 1:
-                value, weight = numbers.image_score(image.task, image.scores).value, 1 / items[image.task.category]
-                yield TaskFigure("overall score", image.model, image.task.task_id, value, weight)
+        """The overall score, a mean over the 31 tasks."""
+        for task, image in ((image.task, image) for image in results.images if image.attempt == 1):
+            value = numbers.image_score(task, image.scores).value
+            yield TaskFigure("overall score", image.model, task.task_id, value, (task.category,))
 
     def published(self, results: RunResults) -> dict[str, Published]:
         """Each model's numbers: equal to those of `score` on the files that `write_results` writes."""

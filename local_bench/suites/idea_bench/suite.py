@@ -7,7 +7,6 @@ several images at once, which no family here generates. If the case has rephrase
 instead, one per image and without input images (the paper's dagger).
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -162,18 +161,14 @@ class IdeaBench(Suite):
         return replace(results, images=images, verdicts=verdicts)
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:
-        """The overall score in percent, whose cases are weighted as its mean over categories and tasks."""
+        """The overall score in percent, a mean over categories and tasks."""
         tasks = {image.task.task_id: (image.task.category, image.task.own["uid"]) for image in results.images}
-        cases, scores = Counter(tasks.values()), numbers.case_scores(results)
-        of_category = Counter(category for category, _ in cases)
-        of_first: dict[tuple[str, str], float | None] = {}
+        scores, of_first = numbers.case_scores(results), dict[tuple[str, str], float | None]()
         for i in (image for image in results.images if image.attempt == 1):
             score = scores.get(i.work_id)
             of_first[i.model, i.task.task_id] = score.value if score else of_first.get((i.model, i.task.task_id))
         for (model, task_id), value in of_first.items():
-            category, uid = tasks[task_id]
-            weight = 1 / cases[category, uid] / of_category[category]
-            yield TaskFigure("overall score", model, task_id, value, weight, 100)
+            yield TaskFigure("overall score", model, task_id, value, tasks[task_id], 100)
 
     def published(self, results: RunResults) -> dict[str, Published]:
         return {model: numbers.published(rows) for model, rows in official.results_by_model(results).items()}

@@ -99,6 +99,22 @@ def test_open_attempts_are_counted_and_bounded(score, tmp_path):
     assert "2 attempts have no verdict" in stderr
 
 
+@pytest.mark.parametrize("raters", [1, 2])
+def test_an_attempt_without_an_image_is_missing_and_has_no_cost(score, tmp_path, raters):
+    """Of t1 the first attempt was not made, of t2 the third: no review of them, in any workflow."""
+    file, *costs = write(tmp_path, tried("a", t1="?PFF", t2="FF?F"), {"a": "1"})
+    file.write_text(file.read_text().replace('"verdict": null', '"verdict": null, "made": false'))
+    files = [file, tmp_path / "second.json"][:raters]
+    files[-1].write_bytes(file.read_bytes())
+    a = score("hype-edit-1", *files, *costs, *["--raters"] * (raters > 1))[1]["models"]["a"]
+    assert (a["n"], a["n_unscored"], a["n_missing"]) == (6, 0, 2)
+    assert (a["pass_rate"], a["pass_rate_high"]) == (1 / 8, 3 / 8)
+    counts = ("n_passed", "n_passed_high", "n_images", "n_reviews")
+    by_way = {w["way"]: [*map(w.get, counts)] for w in a["workflows"]}
+    assert by_way == {"single shot": [0, 1, 1, 1], "up to 4 tries": [1, 2, 4, 4]}
+    assert a["workflows"][1]["usd_per_success"] == pytest.approx(4 * (1 + 1000 / 3600))
+
+
 def test_a_model_s_rates_are_over_its_own_attempts(score, tmp_path, capsys):
     """b was asked for two attempts, and c lacks the first of two: only that one is missing."""
     verdicts = tried("a", t1="PFFF", t2="FFFF") | tried("b", t1="FP", t2="PP") | tried("c", t1=" P", t2="FF")

@@ -77,6 +77,19 @@ def test_latex_escapes_every_special_character():
     assert r" & \multicolumn{2}{c}{G} &  \\" in result
 
 
+def test_latex_has_the_units_of_columns_minus_signs_and_numbers_at_the_right():
+    columns = (
+        *(Column("m", "model"), Column("x", "cost", ".2f", unit="$"), Column("y", "time", ".1f", unit="s")),
+        *interval("ends", ".1f", "0", "1"),
+    )
+    rows = (("-1", -1.5, None, -0.25, 2.0), ("b_c", 0.5, None, None, None))
+    result = latex(Table("T", columns, rows, marks={(0, 1): "best"}))
+    assert r"\begin{tabular}{lrrrr}" in result
+    assert r"model & cost (\$) & time (s) & 0 & 1 \\" in result
+    assert r"-1 & \textbf{$-$1.50} & -- & $-$0.2 & 2.0 \\" in result
+    assert r"b\_c & 0.50 & -- & -- & -- \\" in result
+
+
 @pytest.mark.parametrize("name", ["[1] by us", "*best*"])
 def test_no_cell_of_latex_is_an_argument_of_the_line_before(name):
     result = FORMATS["latex"](Table("t", (Column("m", "Model"), Column("x", "X")), ((name, 1), (name, 2)), ()))
