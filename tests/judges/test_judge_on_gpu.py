@@ -34,7 +34,7 @@ from local_bench.judges.vlm.vllm_process import (
 from local_bench.models.cards import cards
 from local_bench.models.weights import resolve
 from local_bench.runs import judge_factory as place
-from local_bench.runs.judge_factory import JudgeDevice, _engine, start_timeout_s
+from local_bench.runs.judge_factory import JudgeDevice, _engine, _needs, start_timeout_s
 from local_bench.runs.progress import Quiet
 
 JUDGES = [card for card in cards().values() if card.role == "judge"]
@@ -219,7 +219,9 @@ def test_sampling_needs_no_compiler(tmp_path, monkeypatch):
 def test_vllm_measures_its_vision_encoder_with_our_largest_image(cache):
     described = cards()["tiny-qwen3-vl"]
     spec = JudgeSpec(described.name, "0" * 64, "float32", described.judge_max_pixels, described.patch, 0, "json")
-    engine = _engine(described, resolve(described), spec, [JudgeDevice("cpu", None)], [], 1.0, Attention())
+    engine = _engine(
+        resolve(described), spec, [JudgeDevice("cpu", None)], _needs(described, spec, []), 1.0, Attention()
+    )
     flags = arguments(engine)
     assert json.loads(flags[flags.index("--mm-processor-kwargs") + 1]) == {"max_pixels": described.judge_max_pixels}
 

@@ -22,7 +22,7 @@ from local_bench.models.cards import Thinking, card
 from local_bench.models.weights import resolve
 from local_bench.report.judging import judges
 from local_bench.runs.config import JudgeConfig, RunConfig
-from local_bench.runs.judge_factory import JudgeDevice, _engine, attention_of, judge_spec, open_judge
+from local_bench.runs.judge_factory import JudgeDevice, _engine, _needs, attention_of, judge_spec, open_judge
 from local_bench.runs.provenance import write_provenance
 from local_bench.runs.rundir import RunDir
 from tests.stages import run_stages
@@ -213,9 +213,8 @@ def test_the_template_s_variables_reach_the_model_through_every_transport(folder
     spec = judge_spec(config, CPU)
     assert spec.chat_template_kwargs == SETTINGS["off"]  # by the card
     embedded, embedded_thoughts = ask(run.transport, prompt_tokens), thoughts(run.transport)
-    engine = _engine(
-        card("tiny-qwen35", "judge"), folder / "weights", spec, [CPU], [QUESTION], 1.0, attention_of(config, CPU)
-    )
+    needs = _needs(card("tiny-qwen35", "judge"), spec, [QUESTION])
+    engine = _engine(folder / "weights", spec, [CPU], needs, 1.0, attention_of(config, CPU))
     with ManagedServer(folder / "served.log", engine, 600) as server:
 
         def tokens(_):

@@ -11,7 +11,7 @@ from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.judges.vlm.protocols import Reply, after_thought, body, last_of, read, reply
 from local_bench.models.cards import ModelCard, Thinking, card
 from local_bench.runs.config import JudgeConfig
-from local_bench.runs.judge_factory import _context
+from local_bench.runs.judge_factory import _needs
 from local_bench.testing import vlm_models
 
 END = "</think>"
@@ -84,10 +84,13 @@ def described(**fields):
 def test_the_context_is_planned_with_the_tokens_of_the_image():
     shown = replace(BRF, images=("a",), roles=("delivered",))
     long = replace(shown, slots=(("title", "T"), ("brief", "B" * 9000), ("point", "P")))
-    plain = PLAIN.requests(long)[:1]
-    per_pixel, fixed = _context(described(), plain), _context(described(image_tokens=3328), plain)
+
+    def context(described, spec):
+        return _needs(described, spec, [long])["max_model_len"]
+
+    per_pixel, fixed = context(described(), PLAIN), context(described(image_tokens=3328), PLAIN)
     assert fixed - per_pixel in range(3328 - 16384 // 32**2 - 1024, 3328 + 1024)
-    assert _context(described(image_tokens=3328), SPEC.requests(long)[:1]) >= fixed  # and with those of the thought
+    assert context(described(image_tokens=3328), SPEC) >= fixed  # and with those of the thought
     assert described(image_tokens=256).tokens_of_image(1) == described(image_tokens=256).tokens_of_image(10**6) == 256
     assert described().tokens_of_image(1024**2) == 1024
 
