@@ -2,10 +2,6 @@
 
 import importlib.util
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
 
 import jsonschema  # noqa: F401  # what the judge needs is an error of this import
 import torch
@@ -13,21 +9,18 @@ from PIL import Image
 
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
-from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
-from local_bench.judges.vlm.protocols import Composer, Protocol
-from local_bench.judges.vlm.vllm_process import Engine, vllm_version
-from local_bench.models.cards import ModelCard, card
-from local_bench.models.gpus import gpu_of
-from local_bench.models.weights import resolve
+from local_bench.judges.vlm.judge import answers
+from local_bench.judges.vlm.protocols import Protocol
+from local_bench.judges.vlm.vllm_process import vllm_version
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.models import noise
-from local_bench.runs.judge_factory import JudgeDevice
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, judge_spec, open_judge
+from local_bench.runs.progress import Quiet
 
 JUDGE = "mini-judge"
 _N_IMAGES = 16
 _POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens are used")
-_CONTEXT = 4096
 
 
 def check_judge(transport: str, session: Session) -> CheckPassed:
@@ -38,14 +31,20 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
         raise CheckSkipped(f"{' and '.join(missing)} not installed")
     if transport != "local" and vllm_version() is None:
         raise CheckSkipped("vLLM is not installed")
-    described = card(JUDGE, "judge")
     protocol: Protocol = "logit" if transport == "local" else "json"
     pending, images = questions()
-    config = JudgeConfig(card=JUDGE, protocol=protocol)
-    spec = config.spec(described, "", described.dtype if session.on_gpu else "float32")
-    composer = Composer(images.__getitem__, described.patch)
+    left_s, device = session.left_s, JudgeDevice.of(session.device)
+    config = JudgeConfig(
+        card=JUDGE, protocol=protocol, transport=transport, start_timeout_s=left_s, request_timeout_s=left_s
+    )
+    if session.on_gpu:
+        free, total = torch.cuda.mem_get_info(session.device)
+        share = min(0.5 * free, MEMORY_GB * 1e9 / 2) / total
+        config = config.model_copy(update={"extra_args": [f"--gpu-memory-utilization={share:.3f}"]})
+    spec, log = judge_spec(config, device), session.scratch / f"judge-{transport}.log"
+    order = JudgeOrder(config, spec, [question for _, question in pending], images.__getitem__, log, Quiet())
     begun = time.perf_counter()
-    with _open_judge(transport, session, described, spec, composer) as judge:
+    with open_judge(order, [device]) as judge:
         start_s = time.perf_counter() - begun
         dict(answers(judge, spec, pending[:4]))  # warm up kernels and grammars
         begun = time.perf_counter()
@@ -55,7 +54,7 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
     unscored = [verdict.unscored for verdict in together.values() if verdict.unscored]
     changed = [key for key, verdict in alone.items() if verdict.answer != together[key].answer]
     figures = {
-        "card": described.name,
+        "card": JUDGE,
         "protocol": protocol,
         "start_s": round(start_s, 2),
         "questions": len(pending),
@@ -63,7 +62,7 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
         "compared_alone": len(alone),
         "changed": len(changed),
     }
-    text = f"{described.name}, {protocol}: {len(pending) / seconds:.1f} questions/s, started in {start_s:.1f} s"
+    text = f"{JUDGE}, {protocol}: {len(pending) / seconds:.1f} questions/s, started in {start_s:.1f} s"
     if unscored:
         raise CheckFailed(f"{text}; {len(unscored)} answers are unscored: {unscored[0]}", figures)
     if changed:
@@ -82,46 +81,3 @@ def questions() -> tuple[list[tuple[tuple[int, int], Question]], dict[str, Image
             slots = (("title", "A poster"), ("brief", "A poster for a mountain hut."), ("point", point))
             pending.append(((i, k), Question("brf", k, (sha,), slots, ("delivered",))))
     return pending, images
-
-
-@contextmanager
-def _open_judge(
-    transport: str, session: Session, described: ModelCard, spec: JudgeSpec, composer: Composer
-) -> Iterator[Transport]:
-    weights = resolve(described)
-    if transport == "local":
-        from local_bench.judges.vlm.local import Local
-
-        with Local(weights, composer.prepared, str(session.device), spec.dtype, 8) as local:
-            yield local
-        return
-    from local_bench.judges.vlm.client import Client, ManagedServer
-    from local_bench.judges.vlm.embedded import Embedded
-    from local_bench.judges.vlm.vllm_process import Child
-
-    engine = _engine(session, weights, spec)
-    child = Child(session.scratch / f"judge-{transport}.log")
-    timeout_s = session.left_s
-    judge: Transport = (
-        Embedded(engine, child, composer, timeout_s, timeout_s)
-        if transport == "embedded"
-        else Client(ManagedServer(engine, child, timeout_s), composer, None, timeout_s)
-    )
-    with judge:
-        yield judge
-
-
-def _engine(session: Session, weights: Path, spec: JudgeSpec) -> Engine:
-    engine = Engine(weights, spec.dtype, _CONTEXT, 2, {"max_pixels": spec.max_pixels})
-    if not session.on_gpu:
-        return engine
-    free, total = torch.cuda.mem_get_info(session.device)
-    judge_device = JudgeDevice.of(session.device)
-    if gpu := gpu_of(judge_device.device):
-        engine = replace(engine, batched_tokens=gpu.judge_batched_tokens, sequences=gpu.judge_sequences)
-    return replace(
-        engine,
-        gpu=session.device.index,
-        memory_share=min(0.5 * free, MEMORY_GB * 1e9 / 2) / total,
-        attention=judge_device.attention(weights, spec.dtype),
-    )
