@@ -24,9 +24,9 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.roofline import store_operations
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Candidate
+from local_bench.runs.store.rows import ImageResult
 from local_bench.runs.work import (
     BatchSizeChosen,
-    ImageResult,
     ImagesFinished,
     ModelPlan,
     NumericsSignature,
@@ -219,14 +219,7 @@ class _Session:
                         "reproducible on this machine"
                     )
                 signature = self.signatures[meter.session] | {"batch_size": result.batch_size}
-                store.enter_image(
-                    result.work_id,
-                    identity=full_identity(result.work_id, signature),
-                    pixels_sha256=sha256,
-                    unscored=result.unscored,
-                    batch_size=result.batch_size,
-                    truncated=result.truncated,
-                )
+                store.enter_image(result, full_identity(result.work_id, signature))
         self.finished.update(result.work_id for result in results)
         self.progress.advance(sum(result.batch_size is not None for result in results))
 

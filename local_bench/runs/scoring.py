@@ -34,12 +34,8 @@ ScoresByWork = dict[str, dict[str, Score]]
 """Work id -> score name -> score."""
 
 
-def sets(store: Store) -> Sets:
-    """The images of all candidates, in the plan's order."""
-    return _sets(store.images())
-
-
-def _sets(images: Iterable[_Image]) -> Sets:
+def sets(images: Iterable[_Image]) -> Sets:
+    """Images by set, in the order of the rows of `Store.images`."""
     by_set: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
     for task_id, model, attempt, deliverable, work_id, image in images:
         by_set[task_id, model, attempt][deliverable] = (work_id, image)
@@ -76,7 +72,7 @@ def parts(store: Store) -> Iterator[Part]:
 
 def _part(store: Store, images: Sequence[_Image]) -> Part:
     tasks = store.tasks({task_id for task_id, *_ in images})
-    return Part({task.task_id: task for task in tasks}, _sets(images))
+    return Part({task.task_id: task for task in tasks}, sets(images))
 
 
 def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:
@@ -122,7 +118,7 @@ def scores_of(
     """Scores of every existing image, or of those in `images`, from one judge's verdicts."""
     entry = suite(run.config.suite.name)
     scored: ScoresByWork = {}
-    for (task_id, _, _), of_task in (sets(run.store) if images is None else images).items():
+    for (task_id, _, _), of_task in (sets(run.store.images()) if images is None else images).items():
         answers = {(i, *key): v for i, (work_id, _) in of_task.items() for key, v in verdicts.get(work_id, {}).items()}
         further = borrowed_scores(run.config.suite.questions_from, tasks[task_id], answers)
         shas = {i: sha for i, (_, sha) in of_task.items() if sha}

@@ -30,6 +30,7 @@ from local_bench.runs.scoring import changed_decisions, computed_scores, parts, 
 from local_bench.runs.stages import ran
 from local_bench.runs.store import Candidate, VerdictRow
 from local_bench.runs.store.contents import KINDS, contents, file_digests, recorded
+from local_bench.runs.store.rows import AnswerKey
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNKS = (b"IHDR", b"IDAT", b"IEND")
@@ -212,7 +213,9 @@ def _verdicts(run: RunDir) -> Faults:
     for part in parts(run.store):
         questions = [*chain.from_iterable(questions_of(run, part.tasks, part.images))]
         ids = {
-            judge: {(work_id, q.rubric, q.point, q.repeat): spec.question_id(q, numerics) for work_id, q in questions}
+            judge: {
+                (work_id, q.rubric, q.point, q.repeat, 0): spec.question_id(q, numerics) for work_id, q in questions
+            }
             for judge, (spec, numerics) in specs.items()
         }
         for row in run.store.verdicts(work_ids=part.work_ids):
@@ -223,11 +226,10 @@ def _verdicts(run: RunDir) -> Faults:
                 yield f"verdict {row.rubric}/{row.point}/{row.repeat} on {_image_name(run, row.work_id)}", fault
 
 
-def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, str, int, int], str]) -> Iterator[str]:
-    key = row.work_id, row.rubric, row.point, row.repeat
-    if key not in ids:
+def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[AnswerKey, str]) -> Iterator[str]:
+    if row.key not in ids:
         yield "answers a question that the suite does not have"
-    elif row.question_id and row.question_id != ids[key]:
+    elif row.question_id and row.question_id != ids[row.key]:
         yield "has a question id that does not follow from its question"
     rubric = spec.rubrics[row.rubric]  # an error if there is none: after what is wrong with the row
     if row.rubric_sha256 != rubric.sha256:
@@ -368,11 +370,10 @@ def _differences(run: RunDir, repeated: RunDir, sample: frozenset[str]) -> Itera
     for work_id, score in run.store.scores("metric"):
         if work_id in names and scores.get(work_id, {}).get(score.name) not in (None, score):
             yield Finding("deep", f"{score.name} of {names[work_id]}", "has another value when it is measured again")
-    verdicts = {(v.work_id, v.judge, v.rubric, v.point, v.repeat): v for v in repeated.store.verdicts()}
+    verdicts = {(v.judge, v.key): v for v in repeated.store.verdicts()}
     for verdict in run.store.verdicts():
         if verdict.work_id in names:
-            key = verdict.work_id, verdict.judge, verdict.rubric, verdict.point, verdict.repeat
-            repeat = verdicts.get(key)
+            repeat = verdicts.get((verdict.judge, verdict.key))
             if repeat is None or (repeat.answer_json, repeat.unscored) != (verdict.answer_json, verdict.unscored):
                 subject = f"verdict {verdict.rubric}/{verdict.point}/{verdict.repeat} on {names[verdict.work_id]}"
                 yield Finding("deep", subject, "has another answer when it is judged again")

@@ -20,6 +20,7 @@ from local_bench.runs.config import EngineConfig, ModelConfig
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.progress import Progress
 from local_bench.runs.store import Candidate
+from local_bench.runs.store.rows import ImageResult
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
@@ -153,18 +154,6 @@ class NumericsSignature:
     """The numerics signature of all following images, without the batch size."""
 
     signature: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ImageResult:
-    """One image whose file has been written, or the reason why there is none."""
-
-    work_id: str
-    pixels_sha256: str | None
-    batch_size: int | None
-    """None if a prompt or an input image could not be encoded."""
-    truncated: dict[str, int]
-    unscored: str | None = None
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,10 @@ from local_bench.models.tensors import open_tensors
 from local_bench.models.weights import weights_digest
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.store import Candidate
+from local_bench.runs.store.rows import ImageResult
 from local_bench.runs.work import (
     BatchSizeChosen,
     Event,
-    ImageResult,
     ImagesFinished,
     ModelPlan,
     NumericsSignature,

@@ -98,6 +98,18 @@ class Candidate:
         return self.model, self.task_id, self.deliverable, self.attempt
 
 
+@dataclass(frozen=True)
+class ImageResult:
+    """One image whose file has been written, or the reason why there is none."""
+
+    work_id: str
+    pixels_sha256: str | None
+    batch_size: int | None
+    """None if a prompt or an input image could not be encoded."""
+    truncated: dict[str, int]
+    unscored: str | None = None
+
+
 class GeneratedRow(NamedTuple):
     """Finished images with the same properties."""
 
@@ -146,6 +158,10 @@ class OutcomeRow:
         return int(part_of(self.price_micro_usd, self.deliverables, self.candidate.deliverable - 1))
 
 
+AnswerKey = tuple[str, str, int, int, int]
+"""(work id, rubric, point, repeat, round)"""
+
+
 @dataclass(frozen=True)
 class VerdictRow:
     """A judge's answer to one question about a candidate, as it was stored: a verdict, or a repeated one (retest)."""
@@ -164,6 +180,10 @@ class VerdictRow:
     raw: str
     round: int = 0
     """0 for the verdict, and of a retest from 1."""
+
+    @property
+    def key(self) -> AnswerKey:
+        return self.work_id, self.rubric, self.point, self.repeat, self.round
 
 
 class ScoreRow(NamedTuple):

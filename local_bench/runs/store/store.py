@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import chain, product
 from operator import attrgetter
@@ -29,6 +29,7 @@ from local_bench.runs.store.rows import (
     Committed,
     Counts,
     GeneratedRow,
+    ImageResult,
     Kind,
     MeterRow,
     ModelProgress,
@@ -298,29 +299,20 @@ class Store:
             outcomes.append(OutcomeRow(Candidate(*row[:n]), category, price, deliverables, decision))
         return outcomes
 
-    def enter_image(
-        self,
-        work_id: str,
-        *,
-        identity: str,
-        pixels_sha256: str | None,
-        unscored: str | None,
-        batch_size: int | None,
-        truncated: Mapping[str, int],
-    ) -> None:
+    def enter_image(self, image: ImageResult, identity: str) -> None:
         """Store that an image was generated, or why it was not. Its unscored metrics are deleted, so that they are
         computed again."""
-        self.write("DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", work_id)
+        self.write("DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", image.work_id)
         self.write(
             """UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ?, batch_size = ?,
                truncated = ? WHERE work_id = ?""",
-            "unscored" if pixels_sha256 is None else "done",
+            "unscored" if image.pixels_sha256 is None else "done",
             identity,
-            pixels_sha256,
-            unscored,
-            batch_size,
-            json.dumps(truncated, sort_keys=True),
-            work_id,
+            image.pixels_sha256,
+            image.unscored,
+            image.batch_size,
+            json.dumps(image.truncated, sort_keys=True),
+            image.work_id,
         )
 
     # verdicts and scores
