@@ -18,7 +18,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.files import read_bytes, scratch
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
-from local_bench.core.types import canonical_json, digest, full_identity, seed_of
+from local_bench.core.types import canonical_json, digest, full_identity
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card, cards
 from local_bench.runs.config import JudgeConfig, RunConfig
@@ -148,6 +148,20 @@ def _tasks(run: RunDir) -> Faults:
             yield f"task {task.task_id}", "has content that is not canonical"
 
 
+_OF_WORK = (
+    "work_id",
+    "seed",
+    "task_id",
+    "deliverable",
+    "attempt",
+    "position",
+    "work_json",
+    "prompt",
+    "height",
+    "width",
+)
+
+
 def _candidates(run: RunDir) -> Faults:
     """Rows against their identities."""
     tasks = run.store.task_positions()
@@ -156,19 +170,8 @@ def _candidates(run: RunDir) -> Faults:
     for position, row in enumerate(run.store.each_candidate()):
         name = _candidate_name(row)
         work = row.work
-        expected = {
-            "work_id": digest(work),
-            "seed": seed_of(row.work_id),
-            "task_id": work["task"],
-            "deliverable": work["deliverable"],
-            "attempt": work["attempt"],
-            "position": position,
-            "work_json": canonical_json(work),
-        }
-        if "sampler" in work:
-            expected |= {"prompt": work["prompt"], "height": work["sampler"]["height"]}
-            expected |= {"width": work["sampler"]["width"]}
-        wrong = next((key for key, value in expected.items() if getattr(row, key) != value), None)
+        expected = Candidate.planned(position, row.model, work.get("prompt", row.prompt), work)
+        wrong = next((key for key in _OF_WORK if getattr(row, key) != getattr(expected, key)), None)
         if wrong:
             yield name, f"has a {wrong} that does not follow from its work"
         if row.task_id not in tasks:

@@ -52,18 +52,17 @@ _OUTCOMES = """SELECT c.*, t.category, t.price_micro_usd AS task_price_micro_usd
     d.unscored AS decision_unscored
   FROM candidates AS c JOIN tasks AS t USING (task_id) LEFT JOIN decisions AS d USING (work_id)"""
 _VERDICT_KEY = "work_id, judge, rubric, point, repeat"
-_FRAMES = {
-    "tasks": ("tasks", "task_id"),
-    "candidates": ("candidates", "work_id"),
-    "outcomes": (f"({_OUTCOMES})", "work_id"),
-    "verdicts": ("verdicts", _VERDICT_KEY),
-    "retests": ("retests", f"{_VERDICT_KEY}, round"),
-    "scores": ("scores", "work_id, name"),
-    "decisions": ("decisions", "work_id"),
-    "sessions": ("sessions", "session"),
-    "meter": ("meter", "session, t0_ns"),
+KEYS = {
+    "tasks": "task_id",
+    "candidates": "work_id",
+    "verdicts": _VERDICT_KEY,
+    "retests": f"{_VERDICT_KEY}, round",
+    "scores": "work_id, name",
+    "decisions": "work_id",
+    "sessions": "session",
+    "meter": "session, t0_ns",
 }
-"""Name -> what is read, and the order of its rows."""
+"""Table -> its key, in whose order its rows are read."""
 
 
 def columns(kind: type) -> str:
@@ -136,7 +135,7 @@ class Store:
         Numbers of scores are read with `scored`."""
         import pandas as pd
 
-        source, key = _FRAMES[name]
+        source, key = (f"({_OUTCOMES})", "work_id") if name == "outcomes" else (name, KEYS[name])
         read = self.db.columns(f"SELECT {', '.join(names) or '*'} FROM {source} WHERE {where} ORDER BY {key}", *values)
         return pd.DataFrame(
             {column: pd.array(cells, dtype=_DTYPES[_TYPES.get(column, "TEXT")]) for column, cells in read.items()}
@@ -327,7 +326,7 @@ class Store:
         """Verdicts or retests of one judge, of all judges of the run, or with `counted=False` of former ones too, on
         all images or these; by candidate, judge, rubric, point, repeat and round, read as needed."""
         (where, judges), (on, ids) = self.of_judges(judge, counted), _one_of("work_id", work_ids)
-        query = f"SELECT {_VERDICT[table]} FROM {table} WHERE {where} AND {on} ORDER BY {_FRAMES[table][1]}"
+        query = f"SELECT {_VERDICT[table]} FROM {table} WHERE {where} AND {on} ORDER BY {KEYS[table]}"
         return (VerdictRow(*row) for rows in self.db.chunks(query, *judges, *ids) for row in rows)
 
     def enter_verdicts(self, rows: Iterable[VerdictRow], table: Literal["verdicts", "retests"] = "verdicts") -> None:
