@@ -149,17 +149,10 @@ def _tasks(run: RunDir) -> Faults:
 
 
 _OF_WORK = (
-    "work_id",
-    "seed",
-    "task_id",
-    "deliverable",
-    "attempt",
-    "position",
-    "work_json",
-    "prompt",
-    "height",
-    "width",
+    *("work_id", "seed", "task_id", "deliverable", "attempt", "position"),
+    *("work_json", "prompt", "height", "width"),
 )
+"""The columns of a candidate that follow from its work."""
 
 
 def _candidates(run: RunDir) -> Faults:
