@@ -92,29 +92,10 @@ def make_run(path: Path, n_tasks: int, n_models: int, side: int) -> int:
             shas = list(pool.map(_image, jobs, chunksize=256))
         rows = []
         for k, ((task, model, deliverable), sha) in enumerate(zip(keys, shas, strict=True)):
-            work = {"task": task.task_id, "model": model, "deliverable": deliverable}
-            rows.append(
-                Candidate(
-                    digest(work),
-                    k,
-                    task.task_id,
-                    deliverable,
-                    model,
-                    1,
-                    task.brief,
-                    json.dumps(work),
-                    7,
-                    side,
-                    side,
-                    "done",
-                    digest([work]),
-                    sha,
-                    None,
-                    4,
-                    "{}",
-                    None,
-                )
-            )
+            work = {"task": task.task_id, "model": model, "deliverable": deliverable, "attempt": 1}
+            work["sampler"] = {"height": side, "width": side}
+            made = {"state": "done", "identity": digest([work]), "pixels_sha256": sha, "batch_size": 4}
+            rows.append(Candidate.planned(k, model, task.brief, work, **made, truncated_json="{}"))
         run.store.enter_plan(range(len(tasks)), tasks, rows)
         run.store.set_meta("judges", json.dumps({judge: "judge"}))
         scores = {row.work_id: rng.random() for row in rows}

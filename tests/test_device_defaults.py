@@ -17,7 +17,7 @@ DECIDES_NOTHING = {
     *("report.sections._generation", "cli.run.plan", "runs.roofline.peak_flop_per_s", "runs.estimate.metric_time"),
     *("runs.estimate.budget", "generators.numerics.device_name", "runs.judge_factory.JudgeDevice.of"),  # read
     *("runs.timing._Clock.lap", "runs.executors.ray_cluster._Actor.facts", "runs.executors.ray_cluster.RayWorker.work"),
-    *("runs.executors.ray_executor.Nodes.start", "runs.judge_factory.JudgeDevice.on_gpu", "runs.prices.price_of"),
+    *("runs.executors.ray_executor.RayExecutor.start", "runs.judge_factory.JudgeDevice.on_gpu", "runs.prices.price_of"),
 }
 
 

@@ -52,8 +52,8 @@ def same(name, found):
 @pytest.mark.parametrize("name", PLANS)
 def test_work_ids_and_seeds(name):
     rows = defaultdict(list)
-    for planned in make_plan(PLANS[name], files=False).planned:
-        rows[planned.candidate.model].append([planned.candidate.work_id, planned.candidate.seed])
+    for row in make_plan(PLANS[name], files=False).candidates:
+        rows[row.model].append([row.work_id, row.seed])
     same(f"plan-{name}", {model: [len(of), of[0], digest(of)] for model, of in rows.items()})
 
 

@@ -281,7 +281,7 @@ def order_swaps(run: RunDir) -> list[OrderSwap]:
         seconds: list[int | None] = []
         tasks: list[str] = []
         differences: dict[str, list[float]] = defaultdict(list)
-        for (task_id, _, _), images in sets(run.store).items():
+        for (task_id, _, _), images in sets(run.store.images()).items():
             for work_id, _ in images.values():
                 first, second = (verdicts.get(work_id, {}).get((CNS_SET, 0, repeat)) for repeat in (0, 1))
                 if first is None or second is None:

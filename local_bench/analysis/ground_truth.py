@@ -43,7 +43,7 @@ def check_ground_truth(run: RunDir) -> GroundTruthCheck | None:
     tasks = {task.task_id: task for task in run.store.tasks()}
     of_work: dict[str, GroundTruth] = {}
     faultless: dict[str, list[Score]] = {}
-    for (task_id, _, attempt), images in sets(run.store).items():
+    for (task_id, _, attempt), images in sets(run.store.images()).items():
         if attempt > 1:
             continue
         pixels: dict[int, NDArray[np.uint8]] = {}

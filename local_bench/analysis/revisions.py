@@ -73,7 +73,7 @@ def write_revisions(run: RunDir, folder: Path, models: Sequence[str] = ()) -> Wr
     if all(row.accepted is None for row in rows):
         raise UserError(f"{run.path} has no decisions: run `local-bench settle {run.path}` first")
     verdicts = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
-    images, scores = sets(run.store), run.store.scores_by_candidate()
+    images, scores = sets(run.store.images()), run.store.scores_by_candidate()
     written = WrittenRevisions(folder / TASKS)
     lines: list[dict[str, Any]] = []
     manifest: dict[str, dict[str, Any]] = {}

@@ -24,10 +24,11 @@ from local_bench.models.cards import ModelCard, card
 from local_bench.models.gpus import Gpu, gpu, gpu_of, gpus
 from local_bench.runs.config import JudgeConfig, RunConfig
 from local_bench.runs.judge_factory import transport_of
-from local_bench.runs.plan import ModelPlan, RunPlan
+from local_bench.runs.plan import RunPlan
 from local_bench.runs.prices import Price, price_of
 from local_bench.runs.progress import Forwarding, Progress, Quiet
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import ModelPlan
 from local_bench.suites.questions_from import all_questions
 
 if TYPE_CHECKING:
@@ -384,7 +385,6 @@ def _groups(
     offload: tuple[str, ...] | None,
 ) -> list[_Group]:
     """A model's images by size and number of input images; one empty group if it has none."""
-    from local_bench.generators.memory import plan_memory
     from local_bench.generators.operations import usual_size
     from local_bench.generators.registry import Sampler, traits
 
@@ -396,17 +396,8 @@ def _groups(
         kinds.setdefault(kind, Counter())[work["prompt"] if alone else ""] += 1
     groups = []
     for (sampler, input_images), prompts in (kinds or {(Sampler(**model.sampler), 0): Counter()}).items():
-        memory = plan_memory(
-            described,
-            sampler,
-            batch_size=model.config.batch_size or config.engine.batch_size,
-            capacity_gb=target.capacity_gb,
-            host_gb=target.host_gb,
-            input_images=input_images,
-            attempts=model.config.attempts,
-            lossy=model.config.lossy.settings,
-            offload=offload,
-        )
+        on_target = {"capacity_gb": target.capacity_gb, "host_gb": target.host_gb, "offload": offload}
+        memory = model.memory(config.engine, sampler, input_images, **on_target)
         batches = sum(math.ceil(n / memory.batch_size) for n in prompts.values())
         groups.append(_Group(prompts.total(), batches, sampler.height * sampler.width / 1e6, input_images, memory))
     return groups

@@ -15,23 +15,20 @@ import torch
 from local_bench.core.environment import collect, quiet_libraries
 from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError, PartFailed, WeightsError, is_failure
 from local_bench.core.types import TimeCharged, full_identity
-from local_bench.generators import numerics
 from local_bench.generators.capacity import device_memory_gb, free_memory_gb, host_memory_gb
-from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB, plan_memory
-from local_bench.generators.registry import Sampler, traits
-from local_bench.generators.staged import family
+from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.executors.base import Executor, WorkerDevice
 from local_bench.runs.meter import Meter
-from local_bench.runs.plan import ModelPlan
 from local_bench.runs.progress import Progress
 from local_bench.runs.roofline import store_operations
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.store import Candidate
+from local_bench.runs.store.rows import ImageResult
 from local_bench.runs.work import (
     BatchSizeChosen,
-    ImageResult,
     ImagesFinished,
-    Job,
+    ModelPlan,
     NumericsSignature,
     WorkOrder,
     in_one_bar,
@@ -39,7 +36,7 @@ from local_bench.runs.work import (
     shared_prompts,
     show,
 )
-from local_bench.runs.worker import generate_images
+from local_bench.runs.worker import generate_images, order_on
 
 _LOADED_SHARE = 0.7
 """Weights pass through host memory on their way to a GPU. If all workers' weights exceed this fraction of it, workers
@@ -56,7 +53,7 @@ def work_order(
     model: ModelPlan,
     engine: EngineConfig,
     folder: Path,
-    largest: Job,
+    largest: Candidate,
     n_jobs: int,
     known_sizes: dict[str, int],
     placement: dict[str, Any],
@@ -68,19 +65,15 @@ def work_order(
     `largest` is the job with the most pixels, `known_sizes` are the batch sizes of earlier sessions by bucket, and
     `placement` is what the run's first session decided (`placement_of`), empty if it has not.
     """
-    card, device = model.card, torch.device(worker_device.device)
-    assert card is not None
+    device = torch.device(worker_device.device)
     workers = min(worker_device.workers, n_jobs)
     capacity = device_memory_gb(device)
-    memory = plan_memory(
-        card,
+    memory = model.memory(
+        engine,
         largest.sampler,
-        input_images=len(largest.input_images),
-        batch_size=model.config.batch_size or engine.batch_size,
+        len(largest.input_images),
         capacity_gb=capacity,
         host_gb=None if capacity is None else host_memory_gb() / workers,
-        attempts=model.config.attempts,
-        lossy=model.config.lossy.settings,
         offload=_offload(model.label, engine, placement),
     )
     if memory.refused:
@@ -92,38 +85,18 @@ def work_order(
             f"({torch.cuda.get_device_properties(device).name}), and {free:.1f} GB are free: end other processes that "
             "use it"
         )
-    kind = family(card.family)
     loaded_gb = workers * max(phase.weights_gb for phase in memory.phases.values())
-    order = WorkOrder(
-        label=model.label,
-        card=card,
-        weights=model.weights,
-        parts=model.parts,
-        weights_sha256=model.weights_sha256,
-        lossy=model.config.lossy.settings,
-        device=worker_device.device,
-        attention=numerics.attention_backend(
-            engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
-        ),
-        compile=placement.get(
-            "compile",
-            numerics.compiles(
-                engine.compile, device, memory.offload, model.config.lossy.settings, traits(card.family).compiles
-            ),
-        ),
-        offload=memory.offload,
+    order = order_on(
+        device,
+        model,
+        engine,
+        memory.offload,
+        **({"compile": placement["compile"]} if placement else {}),
         parked_gb=memory.parked_gb,
-        threads=engine.threads,
-        io_workers=engine.io_workers,
-        batch_order=engine.batch_order,
-        batch_size=model.config.batch_size or engine.batch_size,
-        attempts=model.config.attempts,
         capacity_gb=capacity,
         folder=folder,
-        encodings_bytes=engine.encodings_gb * 1e9,
         load_lock=folder / ".loading" if workers > 1 and loaded_gb > _LOADED_SHARE * host_memory_gb() else None,
         known_sizes=known_sizes,
-        sampler=model.sampler,
     )
     return order, tuple(memory.sentences)
 
@@ -175,11 +148,8 @@ def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progr
     if faulty:
         first = min(faulty.values())
         progress.note(f"{model.label}: {len(faulty):,} images are generated again ({first.sentence})")
-    jobs = []
-    for row in sorted(rows, key=lambda row: row.work_id):
-        if row.image is None or row.image in faulty:
-            sampler, input_images = Sampler(**row.work["sampler"]), tuple(row.work["pictures"])
-            jobs.append(Job(row.work_id, row.prompt, row.seed, sampler, input_images, row.work.get("mask")))
+    left = (row for row in rows if row.image is None or row.image in faulty)
+    jobs = sorted(left, key=lambda row: row.work_id)
     if jobs:
         known_sizes, placement = (
             run.store.json_meta(f"{kind}:{model.label}") or {} for kind in ("batches", "placement")
@@ -205,12 +175,11 @@ class _Session:
     """Numerics of the workers, by the session of their device."""
     finished: set[str] = field(default_factory=set)
 
-    def make(self, order: WorkOrder, jobs: list[Job], executor: Executor) -> None:
+    def make(self, order: WorkOrder, jobs: list[Candidate], executor: Executor) -> None:
         store_operations(self.run.store, order)
         shares = shards(jobs, executor.n_shares)
         if len(shares) > 1:
-            at_once = min(executor.n_workers, len(shares))
-            order = replace(order, encodings_bytes=order.encodings_bytes / at_once, shared=shared_prompts(shares))
+            order = replace(order, workers=min(executor.n_workers, len(shares)), shared=shared_prompts(shares))
         events = executor.do(
             generate_images, order, shares, lambda share: [job for job in share if job.work_id not in self.finished]
         )
@@ -250,14 +219,7 @@ class _Session:
                         "reproducible on this machine"
                     )
                 signature = self.signatures[meter.session] | {"batch_size": result.batch_size}
-                store.enter_image(
-                    result.work_id,
-                    identity=full_identity(result.work_id, signature),
-                    pixels_sha256=sha256,
-                    unscored=result.unscored,
-                    batch_size=result.batch_size,
-                    truncated=result.truncated,
-                )
+                store.enter_image(result, full_identity(result.work_id, signature))
         self.finished.update(result.work_id for result in results)
         self.progress.advance(sum(result.batch_size is not None for result in results))
 

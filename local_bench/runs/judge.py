@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from local_bench.core.errors import ConfigError, FirstFailures, LocalBenchError, PartFailed, ServerError, is_failure
+from local_bench.core.errors import ConfigError, FirstFailures, PartFailed, ServerError, is_failure
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Verdict, canonical_json
 from local_bench.judges.vlm.injection import attacks, fooled
@@ -32,6 +32,7 @@ from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import questions_of, score, sets, verdict_of
 from local_bench.runs.store import VerdictRow
+from local_bench.runs.store.rows import AnswerKey
 from local_bench.settle.agreement import Repeatability, test_retest
 
 # ---- checks of a judge before it runs
@@ -165,8 +166,6 @@ NO_QUESTION_ID = ""
 judges it."""
 PACE = "pace"
 """Kind of `meta`: by judge id, the number of answered questions and the seconds that they took in all sessions."""
-Key = tuple[str, str, int, int, int]
-"""(work id, rubric, point, repeat, round)"""
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class JudgeRequest:
     """0, or the round of a retest, from 1."""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> AnswerKey:
         return self.work_id, self.question.rubric, self.question.point, self.question.repeat, self.round
 
 
@@ -202,11 +201,11 @@ def judge(run: RunDir, executor: Executor, progress: Progress) -> None:
                 f"{name} is another judge than before (its weights or settings changed): it answers every question, "
                 "and the earlier answers are kept and do not count."
             )
-    fault: LocalBenchError | None = None
+    fault, questions = None, _questions(run)
     for config, spec in judges:
-        requests = list(judge_requests(run, config, spec, judge_devices))
+        requests = list(judge_requests(questions, spec, numerics_of(config, judge_devices)))
         rows = list(run.store.verdicts(spec.judge_id))
-        stored = {(r.work_id, r.rubric, r.point, r.repeat, 0): r.question_id for r in rows}
+        stored = {row.key: row.question_id for row in rows}
         missing = [request for request in requests if stored.get(request.key) != request.question_id]
         pending, faulty = split_faulty(run, missing, progress)
         unscored = [(replace(r, question_id=NO_QUESTION_ID), Verdict(None, reason, "")) for r, reason in faulty]
@@ -240,13 +239,17 @@ def spec_in(run: RunDir, config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
     return replace(spec, served=tuple(sorted((served or {}).items())))
 
 
-def judge_requests(
-    run: RunDir, config: JudgeConfig, spec: JudgeSpec, judge_devices: Sequence[JudgeDevice]
-) -> Iterator[JudgeRequest]:
-    """Yield all questions of this judge about the existing images, grouped by shared images."""
+def _questions(run: RunDir) -> list[list[tuple[str, Question]]]:
+    """As `questions_of`, of all existing images."""
     tasks = {task.task_id: task for task in run.store.tasks()}
-    numerics = numerics_of(config, judge_devices)
-    for of_set in questions_of(run, tasks, sets(run.store)):
+    return list(questions_of(run, tasks, sets(run.store.images())))
+
+
+def judge_requests(
+    questions: Iterable[Sequence[tuple[str, Question]]], spec: JudgeSpec, numerics: dict[str, Any]
+) -> Iterator[JudgeRequest]:
+    """Yield this judge's form of `_questions`, grouped by shared images."""
+    for of_set in questions:
         for work_id, question in sorted(of_set, key=lambda pair: spec.rubrics.shares_requests(pair[1])):
             fitted = spec.rubrics.fitted(question)
             yield JudgeRequest(work_id, fitted, spec.question_id(fitted, numerics))
@@ -337,7 +340,7 @@ class JudgeSession:
                         transport.restart()
                     self.executor.charge("retry")
 
-    def _receive(self, transport: Transport, left: dict[Key, JudgeRequest]) -> None:
+    def _receive(self, transport: Transport, left: dict[AnswerKey, JudgeRequest]) -> None:
         answered: list[tuple[JudgeRequest, Verdict]] = []
         advice = "check the judge's card, its settings (max_tokens, chat_template_kwargs) and its log"
         first = FirstFailures[tuple[JudgeRequest, Verdict]](f"questions to {self.config.label}", advice, self.begun)
@@ -362,7 +365,7 @@ class JudgeSession:
                 now = {"n": noted["n"] + n, "seconds": round(noted["seconds"] + seconds, 3)}
                 self.run.store.set_meta(name, json.dumps(now))
 
-    def _commit(self, answered: list[tuple[JudgeRequest, Verdict]], left: dict[Key, JudgeRequest]) -> None:
+    def _commit(self, answered: list[tuple[JudgeRequest, Verdict]], left: dict[AnswerKey, JudgeRequest]) -> None:
         if not answered:
             return
         store_verdicts(self.run, self.spec, answered)
@@ -432,13 +435,12 @@ class RepeatabilityRow:
 def rejudge(run: RunDir, executor: Executor, progress: Progress, rounds: int) -> None:
     """Repeat all questions until each judge has answered `rounds` additional rounds; the run's verdicts do not change.
     Raises as `judge`."""
-    judge_devices = executor.judge_devices
+    judge_devices, questions = executor.judge_devices, _questions(run)
     for config in run.config.judges:
         spec = spec_in(run, config, judge_devices[0])
-        requests = list(judge_requests(run, config, spec, judge_devices))
+        requests = list(judge_requests(questions, spec, numerics_of(config, judge_devices)))
         retests = run.store.verdicts(spec.judge_id, table="retests")
-        rows = [row for row in retests if not is_failure(row.unscored)]
-        stored = {(r.work_id, r.rubric, r.point, r.repeat, r.round): r.question_id for r in rows}
+        stored = {row.key: row.question_id for row in retests if not is_failure(row.unscored)}
         repeats = [replace(request, round=i) for i in range(1, rounds + 1) for request in requests]
         left, _ = split_faulty(run, [r for r in repeats if stored.get(r.key) != r.question_id], progress)
         if left:
@@ -450,9 +452,9 @@ def retest_rows(run: RunDir) -> list[RepeatabilityRow]:
     empty if there are none."""
     labels = run.store.json_meta("judges") or {}
     answers_by_question: dict[tuple[str, str], dict[tuple[str, str, int, int], list[Verdict]]] = defaultdict(dict)
-    first = {(r.judge, r.work_id, r.rubric, r.point, r.repeat): verdict_of(r) for r in run.store.verdicts()}
+    first = {(row.judge, *row.key[:4]): verdict_of(row) for row in run.store.verdicts()}
     for row in run.store.verdicts(table="retests"):
-        question = row.work_id, row.rubric, row.point, row.repeat
+        question = row.key[:4]
         if (row.judge, *question) in first:
             of_rubric = answers_by_question[row.judge, row.rubric]
             of_rubric.setdefault(question, [first[row.judge, *question]]).append(verdict_of(row))

@@ -1,10 +1,11 @@
 """The metric phase: computes every metric of the config for every image, each score once."""
 
 import json
+import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from copy import copy
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -68,7 +69,7 @@ def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collec
         run.store.set_meta(f"captions_cut:{name}", json.dumps(cut, sort_keys=True))
     with executor.stage():
         begun = {score.name for _, score in stored if score.value is not None}
-        order = replace(executor.call(metric_order, names, run.config.engine), begun=frozenset(begun))
+        order = executor.call(metric_order, names, run.config.engine, frozenset(begun))
         for name, identity in order.identities.items():
             fresh, before = canonical_json(identity), run.store.meta(f"metric:{name}")
             if before is not None and before != fresh:
@@ -93,24 +94,27 @@ def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collec
                     show(event, progress)
 
 
-def metric_order(worker_device: WorkerDevice, names: tuple[str, ...], engine: EngineConfig) -> MetricWorkOrder:
+def metric_order(
+    worker_device: WorkerDevice, names: tuple[str, ...], engine: EngineConfig, begun: frozenset[str]
+) -> MetricWorkOrder:
     """The order to compute the metrics `names` on devices like `worker_device`."""
-    return MetricWorkOrder(
-        names=names,
-        device=worker_device.device,
-        threads=engine.threads,
-        io_workers=engine.io_workers,
-        batch_size=engine.metric_batch_size,
-        identities={name: identity_of(name, worker_device.device) for name in names},
-    )
+    identities = {name: identity_of(name, worker_device.device) for name in names}
+    return MetricWorkOrder(names, engine, worker_device.device, identities, begun)
 
 
 def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Event]:
-    """Compute a worker's share of the metrics."""
+    """Compute a worker's share of the metrics. LocalBenchError if a node has other metrics than the order's."""
+    for name in order.names if order.on_node else ():
+        if identity_of(name, order.device) != order.identities[name]:
+            raise LocalBenchError(
+                f"{name} has other weights or another CPU on the node {socket.gethostname()}: fetch the same weights "
+                "on every node (`local-bench models fetch CONFIG --on-nodes ADDRESS`) and use nodes of one type"
+            )
     if order.device.startswith("cuda"):
         torch.cuda.set_device(order.device)
     metrics = {name: make_metric(name) for name in order.names}
-    evaluator = Evaluator(metrics, order.device, _numerics(order), order.io_workers, order.batch_size)
+    engine = order.engine
+    evaluator = Evaluator(metrics, order.device, _numerics(order), engine.io_workers, engine.metric_batch_size)
     advice = "check the metric's files and the installed packages"
     firsts = {
         name: FirstFailures[tuple[str, Score]](_scores_of(name), advice, name in order.begun) for name in order.names

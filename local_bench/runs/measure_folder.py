@@ -97,7 +97,7 @@ def measure_images(
         for key, subject in subjects.items()
         if (missing := tuple(name for name in usable if name not in result.images[key]))
     ]
-    order = MetricWorkOrder(usable, engine.device, engine.threads, engine.io_workers, engine.metric_batch_size)
+    order = MetricWorkOrder(usable, engine, engine.device)
     for event in measure_share(order, wanted) if wanted else ():
         show(event, progress)
         if isinstance(event, ScoresComputed):

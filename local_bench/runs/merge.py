@@ -362,10 +362,15 @@ def _write(
 def _add_results(whole: RunDir, runs: Sequence[RunDir]) -> None:
     """Add the judges' answers and the metrics' scores. The judges' scores and the decisions are computed from what was
     taken, which no single part may have."""
-    store, made = whole.store, sets(whole.store)
+    store, made = whole.store, sets(whole.store.images())
     # A question may show all images of a set: a part with fewer of them has answers to other questions.
     whole_sets = [
-        {work_id for key, images in sets(run.store).items() if images == made[key] for work_id, _ in images.values()}
+        {
+            work_id
+            for key, images in sets(run.store.images()).items()
+            if images == made[key]
+            for work_id, _ in images.values()
+        }
         for run in runs
     ]
     planned = [{work_id for images in made.values() for work_id, _ in images.values()}] * len(runs)

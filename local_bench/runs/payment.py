@@ -28,7 +28,7 @@ from local_bench.runs.judge import SaveInterval, judge_answers
 from local_bench.runs.judge_factory import judge_spec, local_judge_devices, numerics_of
 from local_bench.runs.progress import Progress
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.scoring import thresholds_of, verdicts_of
+from local_bench.runs.scoring import sets, thresholds_of, verdicts_of
 from local_bench.runs.store import Candidate
 from local_bench.settle.features import split_of, task_digest
 from local_bench.suites.base import which_image
@@ -121,52 +121,35 @@ def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list
     scores = run.store.scores_by_candidate("judge")
     judges = sorted(run.store.json_meta("judges") or {})
     verdicts = verdicts_of(run.store, judges[0]) if judges else {}
-    groups: dict[tuple[str, str, int], list[Candidate]] = {}
-    for row in run.store.candidates():
-        if row.image is not None:
-            groups.setdefault((row.task_id, row.model, row.attempt), []).append(row)
     examples = []
-    for (task_id, _, _), rows in groups.items():
-        answers = {(r.deliverable, *key): v for r in rows for key, v in verdicts.get(r.work_id, {}).items()}
-        images = {row.deliverable: row.image for row in rows if row.image is not None}
-        for row in rows:
-            of_image, accepted = scores.get(row.work_id, {}), float(decided.get(row.work_id, math.nan))
-            task, at = tasks[task_id], (row.work_id, row.deliverable)
-            examples.append(example(task, *at, images, of_image, answers, accepted, seed))
+    for (task_id, _, _), made in sets(row for row in run.store.images() if row[-1]).items():
+        task = tasks[task_id]
+        identity, n_points = task_digest(task), len(task.evaluation_points)
+        images = {number: sha for number, (_, sha) in made.items() if sha}
+        answers = {(i, *key): v for i, (work_id, _) in made.items() for key, v in verdicts.get(work_id, {}).items()}
+        for number, (work_id, _) in made.items():
+            of_image = scores.get(work_id, {})
+            values = [None if (score := of_image.get(name)) is None else score.value for name in CONCEPTS]
+            concepts = tuple(math.nan if value is None else min(max(float(value), 0.0), HIGHEST) for value in values)
+            example = Example(
+                work_id=work_id,
+                task_id=identity,
+                split=split_of(identity, seed),
+                image=images[number],
+                title=task.title,
+                brief=task.brief,
+                deliverable=task.deliverables[number - 1],
+                points=task.evaluation_points,
+                price_micro_usd=task.price_micro_usd,
+                concepts=concepts,
+                accepted=float(decided.get(work_id, math.nan)),
+                source=task.source_sha256,
+                references=task.reference_sha256,
+                siblings=tuple(sha for i, sha in sorted(images.items()) if i != number),
+                measured=(*concepts, *point_inputs(n_points, number, sorted(images), answers)),
+            )
+            examples.append(example)
     return examples
-
-
-def example(
-    task: Task,
-    work_id: str,
-    deliverable: int,
-    images: Mapping[int, str],
-    scores: Mapping[str, Score],
-    answers: Answers,
-    accepted: float,
-    seed: int = 0,
-) -> Example:
-    """The example of one image; `images` has one model's images of the task by deliverable, as pixel digests."""
-    values = [None if (score := scores.get(name)) is None else score.value for name in CONCEPTS]
-    concepts = tuple(math.nan if value is None else min(max(float(value), 0.0), HIGHEST) for value in values)
-    task_id = task_digest(task)
-    return Example(
-        work_id=work_id,
-        task_id=task_id,
-        split=split_of(task_id, seed),
-        image=images[deliverable],
-        title=task.title,
-        brief=task.brief,
-        deliverable=task.deliverables[deliverable - 1],
-        points=task.evaluation_points,
-        price_micro_usd=task.price_micro_usd,
-        concepts=concepts,
-        accepted=accepted,
-        source=task.source_sha256,
-        references=task.reference_sha256,
-        siblings=tuple(sha for i, sha in sorted(images.items()) if i != deliverable),
-        measured=(*concepts, *point_inputs(len(task.evaluation_points), deliverable, sorted(images), answers)),
-    )
 
 
 def point_inputs(n_points: int, deliverable: int, deliverables: Sequence[int], answers: Answers) -> tuple[float, ...]:

@@ -2,11 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from PIL import Image
 
@@ -15,7 +15,7 @@ from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, size_by_rules, size_like
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
 from local_bench.core.money import nearest_micro_usd
-from local_bench.core.types import UNSUPPORTED, Deliverable, Task, Unsupported, canonical_json, digest, seed_of
+from local_bench.core.types import UNSUPPORTED, Deliverable, Task, Unsupported, canonical_json, digest
 from local_bench.generators.architecture import piece
 from local_bench.generators.imported import find_images
 from local_bench.generators.registry import Sampler, check_card, check_folder, without_effect
@@ -32,6 +32,7 @@ from local_bench.runs.progress import Progress, Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Candidate
 from local_bench.runs.store.rows import State
+from local_bench.runs.work import ModelPlan
 from local_bench.suites.base import Suite
 from local_bench.suites.questions_from import check_borrowed
 from local_bench.suites.registry import BUILT_IN_SUITES, FilesSuite, suite
@@ -55,60 +56,21 @@ def without_control_tokens(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class ModelPlan:
-    """One generator of the run with all settings resolved. Imported images have no card."""
-
-    label: str
-    config: ModelConfig
-    card: ModelCard | None = None
-    weights: Path | None = None
-    """None for random weights and imported images."""
-    parts: dict[str, Path] = field(default_factory=dict)
-    weights_sha256: str = ""
-    sampler: dict[str, Any] = field(default_factory=dict)
-    """At the card's size; a candidate may have the aspect ratio of its input image instead."""
-
-    @property
-    def made_by(self) -> dict[str, Any]:
-        """The properties of the model that determine output bytes."""
-        if self.card is None:
-            return {"imported": self.label}
-        card = self.card
-        more = {"lora": card.lora, "call": card.call, "lossy": self.config.lossy.settings}
-        return {
-            "card": card.name,
-            "family": card.family,
-            "weights": self.weights_sha256,
-            "dtype": card.dtype,
-            **{name: value for name, value in more.items() if value},
-        }
-
-
-class Planned(NamedTuple):
-    """A candidate, and the file of an imported image of a task with hard rules."""
-
-    candidate: Candidate
-    delivered: FileFacts | None = None
-
-
-@dataclass(frozen=True)
 class RunPlan:
     """The plan of a run."""
 
     suite: Suite
     tasks: list[Task]
     models: list[ModelPlan]
-    planned: list[Planned]
+    candidates: list[Candidate]
     notes: list[str]
     """Notes for the user, one sentence each."""
     positions: tuple[int, ...] = ()
     """Index of each task among the tasks of all shards."""
     refused: tuple[str, ...] = ()
     """Cases of the suite's files that cannot be read and are skipped: file, case and reason."""
-
-    @property
-    def candidates(self) -> list[Candidate]:
-        return [planned.candidate for planned in self.planned]
+    delivered: Mapping[str, FileFacts] = field(default_factory=dict)
+    """Work id -> the file of an imported image of a task with hard rules."""
 
     def scheduled(self, model: str) -> list[Candidate]:
         """The candidates of a model that are to be generated or are imported."""
@@ -149,15 +111,16 @@ def make_plan(
     cases = "1 case cannot be read and is" if len(refused) == 1 else f"{len(refused)} cases cannot be read and are"
     notes: list[str] = [*([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
-    planned: list[Planned] = []
+    candidates, delivered = list[Candidate](), dict[str, FileFacts]()
     progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:
-        shown, at = _counted(tasks, progress), len(planned)
+        shown, at = _counted(tasks, progress), len(candidates)
         if model.card is None:
-            planned += _imported(model, entry, shown, left_out, _keeper(run_dir and run_dir / IMAGES, {}), notes, at)
+            keep = _keeper(run_dir and run_dir / IMAGES, {})
+            candidates += _imported(model, entry, shown, left_out, keep, notes, delivered, at)
         else:
             fits = list(_fits(entry, shown, model.card.takes, settings.unsupported or entry.unsupported))
-            planned += _generated(model, model.card, fits, sizes, config, at)
+            candidates += _generated(model, model.card, fits, sizes, config, at)
             notes += _model_notes(model, fits, settings.unsupported or entry.unsupported)
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             attempts = model.config.attempts
@@ -176,9 +139,8 @@ def make_plan(
         notes.append(f"{split} prompts contain control tokens of language models, which are split by a space.")
     if any(model.card for model in models):
         notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
-    plan = RunPlan(entry, tasks, models, planned, notes, tuple(positions), tuple(refused))
-    _refuse_duplicates(plan.candidates)
-    return plan
+    _refuse_duplicates(candidates)
+    return RunPlan(entry, tasks, models, candidates, notes, tuple(positions), tuple(refused), delivered)
 
 
 def _never_met(rules: Sequence[HardRules]) -> list[str]:
@@ -343,7 +305,7 @@ def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[
 
 def _model(config: ModelConfig, files: bool) -> ModelPlan:
     if config.imported is not None:
-        return ModelPlan(config.label, config)
+        return ModelPlan(config)
     described = card(config.card, "generator")
     sampler = _settings(config, described)
     if config.load == "random":
@@ -354,11 +316,11 @@ def _model(config: ModelConfig, files: bool) -> ModelPlan:
         from local_bench.generators.architecture import architecture_digest
 
         random = f"random:{architecture_digest(described)}"
-        return ModelPlan(config.label, config, described, weights_sha256=random, sampler=sampler)
+        return ModelPlan(config, described, weights_sha256=random, sampler=sampler)
     if not files:
-        return ModelPlan(config.label, config, described, weights_sha256=config.weights or "", sampler=sampler)
+        return ModelPlan(config, described, weights_sha256=config.weights or "", sampler=sampler)
     weights, parts = resolve(described, config.weights), resolve_parts(described)
-    return ModelPlan(config.label, config, described, weights, parts, weights_digest(weights, parts), sampler)
+    return ModelPlan(config, described, weights, parts, weights_digest(weights, parts), sampler)
 
 
 def _settings(config: ModelConfig, described: ModelCard) -> dict[str, Any]:
@@ -415,7 +377,7 @@ def _generated(
     sizes: dict[str, tuple[int, int]],
     config: RunConfig,
     first: int,
-) -> Iterator[Planned]:
+) -> Iterator[Candidate]:
     takes, settings = described.takes, config.suite
     not_supported = _PREFIX[settings.unsupported or suite(settings.name).unsupported]
     made_by = model.made_by
@@ -456,7 +418,8 @@ def _generated(
             unscored = f"{not_supported}{model.label} works on a picture, and this order gives none."
         if unscored is None and (misfit := next(filter(None, (_misfit(takes, *sizes[sha]) for sha in seen)), None)):
             unscored = f"{not_supported}{model.label} takes pictures {misfit}."
-        yield Planned(_candidate(position, model.label, deliverable, attempt, work, unscored))
+        state: State = "unscored" if unscored else "planned"
+        yield Candidate.planned(position, model.label, deliverable.prompt, work, state=state, unscored=unscored)
 
 
 def _misfit(takes: Takes, width: int, height: int) -> str | None:
@@ -505,8 +468,9 @@ def _imported(
     left_out: Sequence[Task],
     keep: Callable[[Image.Image], str],
     notes: list[str],
+    delivered: dict[str, FileFacts],
     first: int,
-) -> Iterator[Planned]:
+) -> Iterator[Candidate]:
     source = model.config.imported
     assert source is not None
     attempts = range(1, model.config.attempts + 1)
@@ -530,43 +494,12 @@ def _imported(
         unscored = task.unscored or (None if pixels else f"No picture by {model.label} was imported for this.")
         cost = None if pixels is None or image is None else image.cost_micro_usd
         cost_micro_usd = usual if cost is None and pixels else cost
-        delivered = file_facts(image.path) if image and pixels and task.rules else None
-        own = model.label, deliverable, attempt, work, unscored, pixels, cost_micro_usd
-        yield Planned(_candidate(position, *own), delivered)
-
-
-def _candidate(
-    position: int,
-    model: str,
-    deliverable: Deliverable,
-    attempt: int,
-    work: dict[str, Any],
-    unscored: str | None,
-    pixels_sha256: str | None = None,
-    cost_micro_usd: int | None = None,
-) -> Candidate:
-    work_id, sampler = digest(work), work.get("sampler", {})
-    state: State = "unscored" if unscored else "done" if pixels_sha256 else "planned"
-    return Candidate(
-        work_id=work_id,
-        position=position,
-        task_id=deliverable.task_id,
-        deliverable=deliverable.index,
-        model=model,
-        attempt=attempt,
-        prompt=deliverable.prompt,
-        work_json=canonical_json(work),
-        seed=seed_of(work_id),
-        height=sampler.get("height"),
-        width=sampler.get("width"),
-        state=state,
-        identity=work_id if state == "done" else None,
-        pixels_sha256=pixels_sha256,
-        unscored=unscored,
-        batch_size=None,
-        truncated_json=None,
-        cost_micro_usd=cost_micro_usd,
-    )
+        state: State = "unscored" if unscored else "done"
+        row = Candidate.planned(position, model.label, deliverable.prompt, work, state=state, unscored=unscored)
+        if image and pixels and task.rules:
+            delivered[row.work_id] = file_facts(image.path)
+        identity = row.work_id if state == "done" else None
+        yield replace(row, identity=identity, pixels_sha256=pixels, cost_micro_usd=cost_micro_usd)
 
 
 def _refuse_duplicates(candidates: Sequence[Candidate]) -> None:
@@ -624,8 +557,8 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
 def _enter_delivered(run: RunDir, plan: RunPlan) -> None:
     """Store the facts of the imported files, of which the run keeps the pixels alone."""
     for model in plan.models:
-        of_model = (planned for planned in plan.planned if planned.candidate.model == model.label)
-        if facts := {planned.candidate.work_id: planned.delivered for planned in of_model if planned.delivered}:
+        of_model = (row.work_id for row in plan.candidates if row.model == model.label)
+        if facts := {work_id: plan.delivered[work_id] for work_id in of_model if work_id in plan.delivered}:
             run.store.set_meta(f"delivered:{model.label}", canonical_json(facts))
 
 

@@ -12,8 +12,9 @@ from local_bench.models.manifest import revision_of
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge import spec_in
 from local_bench.runs.judge_factory import JudgeDevice, attention_of, numerics_of, transport_of
-from local_bench.runs.plan import ModelPlan, RunPlan
+from local_bench.runs.plan import RunPlan
 from local_bench.runs.rundir import RunDir
+from local_bench.runs.work import ModelPlan
 
 
 def write_provenance(run: RunDir, plan: RunPlan | None, judged_on: Sequence[JudgeDevice] | None) -> None:

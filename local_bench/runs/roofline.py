@@ -85,24 +85,23 @@ def store_operations(store: Store, order: WorkOrder) -> None:
 
     Takes seconds for a large model; the result is cached on this machine. Imports torch.
     """
-    from local_bench.generators.registry import Sampler, traits
+    from local_bench.generators.registry import traits
 
     if not order.card.architecture:
         store.set_meta(f"operations:{order.label}", OperationCounts(uncounted=NOT_COUNTED).model_dump_json())
         return
-    works = [row.work for row in store.candidates(order.label) if row.state != "unscored"]
+    rows = [row for row in store.candidates(order.label) if row.state != "unscored"]
     input_size, tokens = traits(order.card.family).input_size, {}
     if input_size is not None:
-        for sha in sorted({sha for work in works for sha in work["pictures"]}):
+        for sha in sorted({sha for row in rows for sha in row.input_images}):
             tokens[sha] = _tokens(input_size(*load_verified(image_path(order.inputs, sha), sha).size))
     counted = OperationCounts(picture_tokens=tokens)
     kinds: dict[str, ImageKind] = {}
-    for work in works:
-        sampler, input_images = Sampler(**work["sampler"]), work["pictures"]
-        kind = counted.kind(sampler.height, sampler.width, input_images)
+    for row in rows:
+        kind = counted.kind(row.height, row.width, row.input_images)
         if kind not in kinds:
-            kinds[kind] = _kind(order, sampler, [counted.picture_tokens.get(sha) for sha in input_images])
-    skipping = next((SKIPS[key] for key in order.lossy if key in SKIPS), None)
+            kinds[kind] = _kind(order, row.sampler, [counted.picture_tokens.get(sha) for sha in row.input_images])
+    skipping = next((SKIPS[key] for key in order.model.config.lossy.settings if key in SKIPS), None)
     counted = counted.model_copy(update={"kinds": kinds, "uncounted": skipping})
     store.set_meta(f"operations:{order.label}", counted.model_dump_json())
 
@@ -112,7 +111,9 @@ def _kind(order: WorkOrder, sampler: "Sampler", input_images: Sequence[int | Non
     from local_bench.generators.operations import usual_size
 
     # a configured batch size is always filled
-    plan = order.memory(sampler, len(input_images), attempts=order.batch_size or order.attempts, offload=None)
+    model = order.model
+    most = model.config.batch_size or order.engine.batch_size or model.config.attempts
+    plan = model.memory(order.engine, sampler, len(input_images), attempts=most, capacity_gb=order.capacity_gb)
     counted, usual = plan.operations, usual_size(order.card, sampler)
     size, usual_tokens = (sampler.height, sampler.width), _tokens((usual.height, usual.width))
     area = min(1.0, _tokens(size) / usual_tokens)

@@ -34,12 +34,8 @@ ScoresByWork = dict[str, dict[str, Score]]
 """Work id -> score name -> score."""
 
 
-def sets(store: Store) -> Sets:
-    """The images of all candidates, in the plan's order."""
-    return _sets(store.images())
-
-
-def _sets(images: Iterable[_Image]) -> Sets:
+def sets(images: Iterable[_Image]) -> Sets:
+    """Images by set, in the order of the rows of `Store.images`."""
     by_set: dict[tuple[str, str, int], dict[int, tuple[str, str | None]]] = defaultdict(dict)
     for task_id, model, attempt, deliverable, work_id, image in images:
         by_set[task_id, model, attempt][deliverable] = (work_id, image)
@@ -76,7 +72,7 @@ def parts(store: Store) -> Iterator[Part]:
 
 def _part(store: Store, images: Sequence[_Image]) -> Part:
     tasks = store.tasks({task_id for task_id, *_ in images})
-    return Part({task.task_id: task for task in tasks}, _sets(images))
+    return Part({task.task_id: task for task in tasks}, sets(images))
 
 
 def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:
@@ -122,7 +118,7 @@ def scores_of(
     """Scores of every existing image, or of those in `images`, from one judge's verdicts."""
     entry = suite(run.config.suite.name)
     scored: ScoresByWork = {}
-    for (task_id, _, _), of_task in (sets(run.store) if images is None else images).items():
+    for (task_id, _, _), of_task in (sets(run.store.images()) if images is None else images).items():
         answers = {(i, *key): v for i, (work_id, _) in of_task.items() for key, v in verdicts.get(work_id, {}).items()}
         further = borrowed_scores(run.config.suite.questions_from, tasks[task_id], answers)
         shas = {i: sha for i, (_, sha) in of_task.items() if sha}
@@ -181,45 +177,30 @@ def computed_scores(run: RunDir, part: Part, judge_ids: Sequence[str]) -> list[t
         for work_id, of_image in graded.items():
             for name, of_majority in of_image.items():
                 of_judges = [of_judge[work_id][name] for of_judge in each if name in of_judge[work_id]]
-                if name in by_vote and (by_majority or len(of_judges) == len(each)):
-                    combined[work_id][name] = vote_score(of_judges)
-                elif by_majority:
+                if by_majority and name not in by_vote:
                     combined[work_id][name] = of_majority
-                elif len(of_judges) == len(each):  # expected values exist only for judges with probabilities
-                    combined[work_id][name] = mean_score(of_judges)
+                elif by_majority or len(of_judges) == len(each):  # expected values need a judge's probabilities
+                    combined[work_id][name] = panel_score(of_judges, name in by_vote)
     judged = [(work_id, score) for work_id, of_image in combined.items() for score in of_image.values()]
     return judged + _rules(run, part)
 
 
-def mean_score(scores: Sequence[Score]) -> Score:
-    """The mean over the judges that have a value, with their standard deviation. Unscored if fewer than half of the
-    judges have a value, not applicable if it is so for most judges."""
-    name = scores[0].name
-    values = [score.value for score in scores if score.value is not None]
-    mean = panel_mean([score.value for score in scores])
-    if sum(not score.applies for score in scores) * 2 > len(scores):
-        return Score(name, None, applies=False)
-    if mean is None:
-        return Score(name, None, f"{len(values)} of {len(scores)} judges could score it")
-    return Score(name, mean, spread=pstdev(values))
-
-
-def vote_score(scores: Sequence[Score]) -> Score:
-    """The panel's pass (1.0) or fail (0.0) from one score of 1.0 or 0.0 per judge.
-
-    Pass if more than half of all judges pass it; a tie fails. Unscored if the missing votes could change the result,
-    not applicable if it is so for most judges. The spread is the standard deviation between the votes.
-    """
+def panel_score(scores: Sequence[Score], by_vote: bool) -> Score:
+    """The score of a panel, with the standard deviation of its judges' values; not applicable if it is so for most
+    judges. By vote it is pass (1.0) if more than half of all judges give 1.0, else fail (0.0), also with a tie, and
+    unscored if the missing votes could change that. Else it is the mean of the values, and unscored if fewer than half
+    of the judges have one."""
     name, n_judges = scores[0].name, len(scores)
     if sum(not score.applies for score in scores) * 2 > n_judges:
         return Score(name, None, applies=False)
-    votes = [score.value for score in scores if score.value is not None]
-    n_pass = sum(vote == 1 for vote in votes)
-    if n_pass * 2 > n_judges:
-        return Score(name, 1.0, spread=pstdev(votes))
-    if (len(votes) - n_pass) * 2 >= n_judges:
-        return Score(name, 0.0, spread=pstdev(votes))
-    return Score(name, None, f"{n_pass} of {n_judges} judges pass it and {n_judges - len(votes)} have no vote")
+    values = [score.value for score in scores if score.value is not None]
+    combined, why = panel_mean([score.value for score in scores]), f"{len(values)} of {n_judges} judges could score it"
+    if by_vote:
+        n_pass = sum(value == 1 for value in values)
+        decided = n_pass * 2 > n_judges or (len(values) - n_pass) * 2 >= n_judges
+        combined = float(n_pass * 2 > n_judges) if decided else None
+        why = f"{n_pass} of {n_judges} judges pass it and {n_judges - len(values)} have no vote"
+    return Score(name, None, why) if combined is None else Score(name, combined, spread=pstdev(values))
 
 
 def majority_verdicts(verdicts: Sequence[VerdictsByWork]) -> VerdictsByWork:

@@ -6,24 +6,26 @@ Speed does not depend on the values of the weights, so a run's hours are known b
 import time
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from local_bench.core import strictjson
 from local_bench.core.environment import quiet_libraries
 from local_bench.core.money import held_cost, usd_number
-from local_bench.core.types import NOT_FINITE, canonical_json, seed_of
+from local_bench.core.types import NOT_FINITE, seed_of
 from local_bench.generators import numerics
-from local_bench.generators.base import GenerationRequest, InputImage, Item, Machine, gradient, half_mask
+from local_bench.generators.base import GenerationRequest, InputImage, Item, gradient, half_mask
 from local_bench.generators.memory import OFFLOADABLE
 from local_bench.generators.operations import count
-from local_bench.generators.registry import Sampler, traits
-from local_bench.generators.staged import family, warm_up
+from local_bench.generators.staged import warm_up
 from local_bench.models.gpus import gpu_of
 from local_bench.runs.config import RunConfig
-from local_bench.runs.plan import ModelPlan, RunPlan
+from local_bench.runs.plan import RunPlan
 from local_bench.runs.prices import price_of
+from local_bench.runs.store import Candidate
+from local_bench.runs.work import ModelPlan
+from local_bench.runs.worker import generator_of, order_on
 
 _FEW, _MORE = 2, 4
 """Numbers of steps of the two timed runs; their difference gives the time of a step."""
@@ -38,33 +40,23 @@ def add_timings(config: RunConfig, plan: RunPlan, planned: dict[str, Any]) -> No
     quiet_libraries()
     numerics.set_determinism(config.engine.threads)
     for model, entry in zip(plan.models, planned["models"], strict=True):
-        works = [candidate.work for candidate in plan.scheduled(model.label)]
-        applies = model.card is not None and works and not entry["refused"]
+        rows = plan.scheduled(model.label)
+        applies = model.card is not None and rows and not entry["refused"]
         if applies and model.card and not model.card.architecture:
             applies = False
             entry["sentences"].append("not timed: its card has no architecture, which random weights need")
-        entry["measured"] = _measured(config, model, works, entry) if applies else None
+        entry["measured"] = _measured(config, model, rows, entry) if applies else None
 
 
-def _measured(
-    config: RunConfig, model: ModelPlan, works: list[dict[str, Any]], entry: dict[str, Any]
-) -> dict[str, Any]:
+def _measured(config: RunConfig, model: ModelPlan, rows: list[Candidate], entry: dict[str, Any]) -> dict[str, Any]:
     """Seconds of a model's stages in batches of the planned size, with the planned offloading; images are discarded.
     `load_s` of random weights excludes the time to read files."""
-    card, engine, lossy = model.card, config.engine, model.config.lossy.settings
-    assert card is not None
-    kinds = Counter((canonical_json(work["sampler"]), len(work["pictures"])) for work in works)
-    (settings, n_images), _ = kinds.most_common(1)[0]
-    sampler, batch_size = Sampler(**strictjson.stored(settings)), entry["batch_size"]
+    engine, batch_size = config.engine, entry["batch_size"]
+    (sampler, n_images), _ = Counter((row.sampler, len(row.input_images)) for row in rows).most_common(1)[0]
     device = numerics.choose_devices(engine.device, 1)[0]
-    kind = family(card.family)
     offload = OFFLOADABLE if engine.offload == "always" else tuple(entry["offload"])
-    compiled = numerics.compiles(engine.compile, device, offload, lossy, traits(card.family).compiles)
-    attention = numerics.attention_backend(
-        engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
-    )
-    machine = Machine(device, getattr(torch, card.dtype), attention, compiled, offload, entry["parked_gb"], lossy)
-    generator = kind(card, model.weights, machine, model.parts)
+    order = order_on(device, model, engine, offload, folder=Path(), parked_gb=entry["parked_gb"])
+    card, generator = order.card, generator_of(order)
     clock = _Clock(device)
     request = GenerationRequest(
         "A red boot on a white table by a window, three birds above it. " * 4,
@@ -102,8 +94,8 @@ def _measured(
     image_s = (sampler.num_inference_steps * step_s + outside_steps_s) / batch_size + decode_s
     image_flop = count(card, sampler, n_images).total_flop
     usual_s = image_s * entry["pflop_per_image"] * 1e15 / image_flop
-    n_prompts = len({(work["prompt"], *work["pictures"]) for work in works})
-    held_s = warm_up_s * max(1, entry["n_compiled"]) + n_prompts * encode_s + len(works) * usual_s
+    n_prompts = len({(row.prompt, *row.input_images) for row in rows})
+    held_s = warm_up_s * max(1, entry["n_compiled"]) + n_prompts * encode_s + len(rows) * usual_s
     finite = generator.finite is None or bool(generator.finite.all())
     if not finite:
         entry["sentences"].append(f"timed images are unscored: {NOT_FINITE}")
@@ -114,7 +106,7 @@ def _measured(
         "height": sampler.height,
         "width": sampler.width,
         "batch_size": batch_size,
-        "compiled": compiled,
+        "compiled": order.compile,
         "random_weights": model.weights is None,
         "finite": finite,
         "load_s": load_s,

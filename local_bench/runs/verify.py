@@ -18,7 +18,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError
 from local_bench.core.files import read_bytes, scratch
 from local_bench.core.images import MAX_IMAGE_BYTES, load_verified
-from local_bench.core.types import canonical_json, digest, full_identity, seed_of
+from local_bench.core.types import canonical_json, digest, full_identity
 from local_bench.judges.vlm.judge import JudgeSpec
 from local_bench.models.cards import card, cards
 from local_bench.runs.config import JudgeConfig, RunConfig
@@ -30,6 +30,7 @@ from local_bench.runs.scoring import changed_decisions, computed_scores, parts, 
 from local_bench.runs.stages import ran
 from local_bench.runs.store import Candidate, VerdictRow
 from local_bench.runs.store.contents import KINDS, contents, file_digests, recorded
+from local_bench.runs.store.rows import AnswerKey
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _CHUNKS = (b"IHDR", b"IDAT", b"IEND")
@@ -147,6 +148,13 @@ def _tasks(run: RunDir) -> Faults:
             yield f"task {task.task_id}", "has content that is not canonical"
 
 
+_OF_WORK = (
+    *("work_id", "seed", "task_id", "deliverable", "attempt", "position"),
+    *("work_json", "prompt", "height", "width"),
+)
+"""The columns of a candidate that follow from its work."""
+
+
 def _candidates(run: RunDir) -> Faults:
     """Rows against their identities."""
     tasks = run.store.task_positions()
@@ -155,19 +163,8 @@ def _candidates(run: RunDir) -> Faults:
     for position, row in enumerate(run.store.each_candidate()):
         name = _candidate_name(row)
         work = row.work
-        expected = {
-            "work_id": digest(work),
-            "seed": seed_of(row.work_id),
-            "task_id": work["task"],
-            "deliverable": work["deliverable"],
-            "attempt": work["attempt"],
-            "position": position,
-            "work_json": canonical_json(work),
-        }
-        if "sampler" in work:
-            expected |= {"prompt": work["prompt"], "height": work["sampler"]["height"]}
-            expected |= {"width": work["sampler"]["width"]}
-        wrong = next((key for key, value in expected.items() if getattr(row, key) != value), None)
+        expected = Candidate.planned(position, row.model, work.get("prompt", row.prompt), work)
+        wrong = next((key for key in _OF_WORK if getattr(row, key) != getattr(expected, key)), None)
         if wrong:
             yield name, f"has a {wrong} that does not follow from its work"
         if row.task_id not in tasks:
@@ -212,7 +209,9 @@ def _verdicts(run: RunDir) -> Faults:
     for part in parts(run.store):
         questions = [*chain.from_iterable(questions_of(run, part.tasks, part.images))]
         ids = {
-            judge: {(work_id, q.rubric, q.point, q.repeat): spec.question_id(q, numerics) for work_id, q in questions}
+            judge: {
+                (work_id, q.rubric, q.point, q.repeat, 0): spec.question_id(q, numerics) for work_id, q in questions
+            }
             for judge, (spec, numerics) in specs.items()
         }
         for row in run.store.verdicts(work_ids=part.work_ids):
@@ -223,11 +222,10 @@ def _verdicts(run: RunDir) -> Faults:
                 yield f"verdict {row.rubric}/{row.point}/{row.repeat} on {_image_name(run, row.work_id)}", fault
 
 
-def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[tuple[str, str, int, int], str]) -> Iterator[str]:
-    key = row.work_id, row.rubric, row.point, row.repeat
-    if key not in ids:
+def _verdict_faults(row: VerdictRow, spec: JudgeSpec, ids: Mapping[AnswerKey, str]) -> Iterator[str]:
+    if row.key not in ids:
         yield "answers a question that the suite does not have"
-    elif row.question_id and row.question_id != ids[key]:
+    elif row.question_id and row.question_id != ids[row.key]:
         yield "has a question id that does not follow from its question"
     rubric = spec.rubrics[row.rubric]  # an error if there is none: after what is wrong with the row
     if row.rubric_sha256 != rubric.sha256:
@@ -368,11 +366,10 @@ def _differences(run: RunDir, repeated: RunDir, sample: frozenset[str]) -> Itera
     for work_id, score in run.store.scores("metric"):
         if work_id in names and scores.get(work_id, {}).get(score.name) not in (None, score):
             yield Finding("deep", f"{score.name} of {names[work_id]}", "has another value when it is measured again")
-    verdicts = {(v.work_id, v.judge, v.rubric, v.point, v.repeat): v for v in repeated.store.verdicts()}
+    verdicts = {(v.judge, v.key): v for v in repeated.store.verdicts()}
     for verdict in run.store.verdicts():
         if verdict.work_id in names:
-            key = verdict.work_id, verdict.judge, verdict.rubric, verdict.point, verdict.repeat
-            repeat = verdicts.get(key)
+            repeat = verdicts.get((verdict.judge, verdict.key))
             if repeat is None or (repeat.answer_json, repeat.unscored) != (verdict.answer_json, verdict.unscored):
                 subject = f"verdict {verdict.rubric}/{verdict.point}/{verdict.repeat} on {names[verdict.work_id]}"
                 yield Finding("deep", subject, "has another answer when it is judged again")

@@ -1,6 +1,5 @@
 """Work orders sent to worker processes, and the events that workers send back. All are picklable."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +16,11 @@ from local_bench.core.types import (
     digest,
 )
 from local_bench.models.cards import ModelCard
+from local_bench.runs.config import EngineConfig, ModelConfig
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.progress import Progress
+from local_bench.runs.store import Candidate
+from local_bench.runs.store.rows import ImageResult
 
 if TYPE_CHECKING:
     from local_bench.generators.memory import MemoryPlan
@@ -30,55 +32,84 @@ _SPREAD = 4
 
 
 @dataclass(frozen=True)
-class Job:
-    """One image to generate."""
+class ModelPlan:
+    """One generator of the run with all settings resolved. Imported images have no card."""
 
-    work_id: str
-    prompt: str
-    seed: int
-    sampler: "Sampler"
-    input_images: tuple[str, ...]
-    """Pixel digests of the input images, in order."""
-    mask: str | None = None
-    """Pixel digest of the mask, for inpainting families."""
+    config: ModelConfig
+    card: ModelCard | None = None
+    weights: Path | None = None
+    """None for random weights and imported images."""
+    parts: dict[str, Path] = field(default_factory=dict)
+    weights_sha256: str = ""
+    sampler: dict[str, Any] = field(default_factory=dict)
+    """At the card's size; a candidate may have the aspect ratio of its input image instead."""
+
+    @property
+    def label(self) -> str:
+        return self.config.label
+
+    @property
+    def made_by(self) -> dict[str, Any]:
+        """The properties of the model that determine output bytes."""
+        if self.card is None:
+            return {"imported": self.label}
+        card = self.card
+        more = {"lora": card.lora, "call": card.call, "lossy": self.config.lossy.settings}
+        return {
+            "card": card.name,
+            "family": card.family,
+            "weights": self.weights_sha256,
+            "dtype": card.dtype,
+            **{name: value for name, value in more.items() if value},
+        }
+
+    def memory(self, engine: EngineConfig, sampler: "Sampler", input_images: int, **more: Any) -> "MemoryPlan":
+        """The memory of an image with these settings and number of input images; `more` are further arguments of
+        `plan_memory`, or replace those that follow from the config."""
+        from local_bench.generators.memory import plan_memory
+
+        assert self.card is not None
+        config = self.config
+        settings: dict[str, Any] = {"attempts": config.attempts, "lossy": config.lossy.settings}
+        settings["batch_size"] = config.batch_size or engine.batch_size
+        return plan_memory(self.card, sampler, input_images=input_images, **(settings | more))
 
 
 @dataclass(frozen=True)
 class WorkOrder:
     """A model and the device and settings with which a worker runs it."""
 
-    label: str
-    card: ModelCard
-    weights: Path | None
-    parts: dict[str, Path]
-    weights_sha256: str
-    lossy: dict[str, Any]
+    model: ModelPlan
+    engine: EngineConfig
+    folder: Path
+    """The run directory."""
     device: str
     attention: str
     compile: bool
-    offload: tuple[str, ...]
-    threads: int
-    io_workers: int
-    batch_order: str
-    batch_size: int | None
-    """None: the planner chooses it for each size."""
-    attempts: int
-    capacity_gb: float | None
+    offload: tuple[str, ...] = ()
+    parked_gb: float = 0.0
+    """GB of the transformer's weights that leave the device while an image is decoded."""
+    capacity_gb: float | None = None
     """GPU memory for plans, in decimal GB; None for a CPU."""
-    folder: Path
-    """The run directory."""
-    encodings_bytes: float = math.inf
-    """Approximate limit of the encodings' disk space."""
+    workers: int = 1
+    """Number of workers that share the disk space for encodings."""
     shared: frozenset[str] = frozenset()
     """Prompts that several workers need."""
     load_lock: Path | None = None
     """A file that a worker locks while it loads weights, if host memory cannot hold all workers' weights at once."""
     known_sizes: dict[str, int] = field(default_factory=dict)
     """Batch sizes chosen by earlier sessions, by bucket."""
-    sampler: dict[str, Any] = field(default_factory=dict)
-    """The run's settings of this model, at whose size it is compiled; empty: the card's."""
-    parked_gb: float = 0.0
-    """GB of the transformer's weights that leave the device while an image is decoded."""
+    on_node: bool = False
+    """Whether the worker is on another machine, whose weights are compared with the order's."""
+
+    @property
+    def label(self) -> str:
+        return self.model.label
+
+    @property
+    def card(self) -> ModelCard:
+        assert self.model.card is not None
+        return self.model.card
 
     @property
     def images(self) -> Path:
@@ -93,35 +124,20 @@ class WorkOrder:
         """Folder of the model's encoded prompts, which are removed once its images are generated."""
         return self.folder / "encoded" / self.label
 
-    def memory(self, sampler: "Sampler", input_images: int, **changes: Any) -> "MemoryPlan":
-        """The memory of an image with these settings and number of input images on this device; `changes` replace
-        arguments of `plan_memory`."""
-        from local_bench.generators.memory import plan_memory
-
-        arguments = {
-            "batch_size": self.batch_size,
-            "capacity_gb": self.capacity_gb,
-            "attempts": self.attempts,
-            "lossy": self.lossy,
-            "offload": self.offload,
-        }
-        return plan_memory(self.card, sampler, input_images=input_images, **(arguments | changes))
-
 
 @dataclass(frozen=True)
 class MetricWorkOrder:
     """The metrics and the device and settings with which a worker computes them."""
 
     names: tuple[str, ...]
+    engine: EngineConfig
     device: str
-    threads: int
-    io_workers: int
-    batch_size: int | None
-    """None: each network's default."""
     identities: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Each metric's identity (`measure.identity_of`) on the device for which the order was made."""
     begun: frozenset[str] = frozenset()
     """Metrics with a value from an earlier session."""
+    on_node: bool = False
+    """Whether the worker is on another machine, whose metrics are compared with `identities`."""
     label: ClassVar[str] = "measure"
 
 
@@ -138,18 +154,6 @@ class NumericsSignature:
     """The numerics signature of all following images, without the batch size."""
 
     signature: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class ImageResult:
-    """One image whose file has been written, or the reason why there is none."""
-
-    work_id: str
-    pixels_sha256: str | None
-    batch_size: int | None
-    """None if a prompt or an input image could not be encoded."""
-    truncated: dict[str, int]
-    unscored: str | None = None
 
 
 @dataclass(frozen=True)
@@ -191,15 +195,15 @@ def in_one_bar(
             yield source, event
 
 
-def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
+def shards(jobs: Sequence[Candidate], n: int) -> list[list[Candidate]]:
     """Split `jobs` over `n` workers deterministically: equal prompts stay together, and so do sizes of few images, each
     of which a worker would test for its own; others are spread evenly."""
-    sizes: dict[str, dict[str, list[Job]]] = {}
+    sizes: dict[str, dict[str, list[Candidate]]] = {}
     settings = {job.sampler: canonical_json(job.sampler.settings) for job in jobs}
     for job in sorted(jobs, key=lambda job: (settings[job.sampler], job.prompt, job.input_images, job.work_id)):
         key = digest([job.sampler.settings, job.prompt, job.input_images])
         sizes.setdefault(settings[job.sampler], {}).setdefault(key, []).append(job)
-    assigned: list[list[Job]] = [[] for _ in range(n)]
+    assigned: list[list[Candidate]] = [[] for _ in range(n)]
     for groups in sorted(sizes.values(), key=lambda groups: -sum(map(len, groups.values()))):
         together = [job for group in groups.values() for job in group]
         for group in groups.values() if len(together) >= _SPREAD * n else [together]:
@@ -207,7 +211,7 @@ def shards(jobs: Sequence[Job], n: int) -> list[list[Job]]:
     return [shard for shard in assigned if shard]
 
 
-def shared_prompts(shares: Sequence[Sequence[Job]]) -> frozenset[str]:
+def shared_prompts(shares: Sequence[Sequence[Candidate]]) -> frozenset[str]:
     """Prompts in more than one share, and prompts of jobs with an input image in more than one share."""
     prompts = Counter(prompt for share in shares for prompt in {job.prompt for job in share})
     input_images = Counter(sha for share in shares for sha in {sha for job in share for sha in job.input_images})

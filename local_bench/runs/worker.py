@@ -5,6 +5,7 @@ yields events."""
 import fcntl
 import hashlib
 import json
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -22,7 +23,7 @@ from safetensors.torch import save
 
 from local_bench.core import strictjson
 from local_bench.core.environment import collect
-from local_bench.core.errors import FirstFailures, PartFailed, failure, is_of_item, is_out_of_memory
+from local_bench.core.errors import FirstFailures, LocalBenchError, PartFailed, failure, is_of_item, is_out_of_memory
 from local_bench.core.files import write_atomic
 from local_bench.core.images import image_path, load_verified, store_image
 from local_bench.core.types import NOT_FINITE, Message, PhaseAdvanced, PhaseStarted, TimeCharged, digest
@@ -39,9 +40,21 @@ from local_bench.generators.base import (
 )
 from local_bench.generators.capacity import failed_allocations
 from local_bench.generators.device import keep_compiled
-from local_bench.generators.staged import batch_is_neutral, deal, family, padded, warm_up
+from local_bench.generators.registry import traits
+from local_bench.generators.staged import Staged, batch_is_neutral, deal, family, padded, warm_up
 from local_bench.models.tensors import open_tensors
-from local_bench.runs.work import BatchSizeChosen, Event, ImageResult, ImagesFinished, Job, NumericsSignature, WorkOrder
+from local_bench.models.weights import weights_digest
+from local_bench.runs.config import EngineConfig
+from local_bench.runs.store import Candidate
+from local_bench.runs.store.rows import ImageResult
+from local_bench.runs.work import (
+    BatchSizeChosen,
+    Event,
+    ImagesFinished,
+    ModelPlan,
+    NumericsSignature,
+    WorkOrder,
+)
 
 T = TypeVar("T")
 
@@ -126,7 +139,7 @@ class DeviceClock:
 class LaunchedBatch:
     """A launched batch."""
 
-    jobs: Sequence[Job]
+    jobs: Sequence[Candidate]
     requests: Sequence[GenerationRequest]
     """One per slot of the batch: those of `jobs`, repeated to fill the batch."""
     pixels: torch.Tensor
@@ -213,8 +226,38 @@ class PromptEmbeddings:
         return self._folder / key[:2] / f"{key}.safetensors"
 
 
-def generate_images(order: WorkOrder, jobs: list[Job]) -> Iterator[Event]:
-    """Generate a worker's share of one model's images."""
+def order_on(
+    device: torch.device, model: ModelPlan, engine: EngineConfig, offload: tuple[str, ...], **more: Any
+) -> WorkOrder:
+    """The order for a model on a device, with the attention kernels of a run, and compiled as in a run; `more` are
+    further fields, or replace those."""
+    card, lossy = model.card, model.config.lossy.settings
+    assert card is not None
+    kind, possible = family(card.family), traits(card.family).compiles
+    attention = numerics.attention_backend(
+        engine.attention_backend, device, card.dtype, card.attention, kind.masks, kind.attention
+    )
+    compiled = numerics.compiles(engine.compile, device, offload, lossy, possible)
+    decided: dict[str, Any] = {"device": str(device), "attention": attention, "compile": compiled, "offload": offload}
+    return WorkOrder(model=model, engine=engine, **(decided | more))
+
+
+def generator_of(order: WorkOrder) -> Staged:
+    """The order's model on its device; nothing is loaded."""
+    device, card, model = torch.device(order.device), order.card, order.model
+    dtype, lossy = getattr(torch, card.dtype), model.config.lossy.settings
+    machine = Machine(device, dtype, order.attention, order.compile, order.offload, order.parked_gb, lossy)
+    return family(card.family)(card, model.weights, machine, model.parts)
+
+
+def generate_images(order: WorkOrder, jobs: list[Candidate]) -> Iterator[Event]:
+    """Generate a worker's share of one model's images. LocalBenchError if a node has other weights than the order's."""
+    weights, parts, sha256 = order.model.weights, order.model.parts, order.model.weights_sha256
+    if order.on_node and weights and (not weights.is_dir() or weights_digest(weights, parts) != sha256):
+        raise LocalBenchError(
+            f"{order.label}: the weights in {weights} are missing or different on the node {socket.gethostname()}: "
+            "fetch them there (`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
+        )
     return Worker(order).make(jobs)
 
 
@@ -226,18 +269,10 @@ class Worker:
         if device.type == "cuda":
             torch.cuda.set_device(device)  # compiled code uses the current device
         self._order = order
-        self._machine = Machine(
-            device=device,
-            dtype=getattr(torch, order.card.dtype),
-            attention=order.attention,
-            compile=order.compile,
-            offload=order.offload,
-            parked_gb=order.parked_gb,
-            lossy=order.lossy,
-        )
-        self._generator = family(order.card.family)(order.card, order.weights, self._machine, order.parts)
+        self._generator = generator_of(order)
+        self._machine = self._generator.machine
         self._signature = numerics.signature(device, order.attention, order.card.dtype, order.compile)
-        self._encodings = PromptEmbeddings(order.encoded / digest([order.weights_sha256, self._signature]))
+        self._encodings = PromptEmbeddings(order.encoded / digest([order.model.weights_sha256, self._signature]))
         self._about: dict[str, tuple[Any, dict[str, int]]] = {}
         self._device = DeviceCalls(device)
         self._compiled_for: set[str] = set()
@@ -246,12 +281,12 @@ class Worker:
         begun = bool(order.known_sizes)  # an earlier session has generated images
         self._encoded = FirstFailures[ImageResult](f"prompts of {order.label}", advice, begun)
         self._made = FirstFailures[ImageResult](f"images of {order.label}", advice, begun)
-        if order.sampler:
-            self._generator.compiled_size = (order.sampler["height"], order.sampler["width"])
+        if sampler := order.model.sampler:
+            self._generator.compiled_size = (sampler["height"], sampler["width"])
         if order.compile:
             keep_compiled(digest([self._signature, order.card.family, self._generator.compiled_size]))
 
-    def make(self, jobs: Sequence[Job]) -> Iterator[Event]:
+    def make(self, jobs: Sequence[Candidate]) -> Iterator[Event]:
         """Generate all `jobs`; an image's file is written before its event is yielded.
 
         If the encodings would exceed their disk limit, the jobs are processed in windows: some are encoded and
@@ -270,12 +305,12 @@ class Worker:
             yield PhaseStarted(f"{self._order.label}: make", len(ready))
             shas = sorted({sha for job in ready for sha in job.input_images})
             sizes = {sha: self._input_image(sha).pixels.size for sha in shas}
-            buckets: dict[str, list[Job]] = {}
+            buckets: dict[str, list[Candidate]] = {}
             for job in ready:
                 seen = () if self._generator.traits.encodes_images else [sizes[sha] for sha in job.input_images]
                 shape = [job.sampler.settings, seen, [self._encoding_info(key)[0] for key in self._keys(job)]]
                 buckets.setdefault(digest(shape), []).append(job)
-            with ThreadPoolExecutor(self._order.io_workers) as pool:
+            with ThreadPoolExecutor(self._order.engine.io_workers) as pool:
                 for bucket, members in buckets.items():
                     yield from self._run_bucket(bucket, members, pool)
             self._generator.drop_denoiser()
@@ -288,16 +323,17 @@ class Worker:
 
     # ---- encoding
 
-    def _encode(self, jobs: Sequence[Job]) -> Generator[Event, None, tuple[list[Job], set[str]]]:
+    def _encode(self, jobs: Sequence[Candidate]) -> Generator[Event, None, tuple[list[Candidate], set[str]]]:
         """Encode the inputs of `jobs`, prompt by prompt, until the disk limit of encodings is reached. Returns the jobs
         whose inputs are encoded, in the order of `jobs`, and the work ids of those for which that failed."""
-        groups: dict[str, list[Job]] = {}
+        groups: dict[str, list[Candidate]] = {}
         for job in jobs:
             groups.setdefault(self._text_key(job), []).append(job)
         n_missing = len({key for job in jobs for key in self._keys(job) if key not in self._encodings})
+        most_bytes = self._order.engine.encodings_gb * 1e9 / self._order.workers
         n_encoded, n_bytes, ready, faults, failed = 0, 0, set[str](), dict[str, str](), set[str]()
         for text, members in groups.items():
-            if n_bytes > self._order.encodings_bytes:
+            if n_bytes > most_bytes:
                 break
             for key, encode in self._missing(text, members).items():
                 if key in faults:
@@ -353,7 +389,7 @@ class Worker:
         yield Message(f"{self._order.label}: out of memory, continuing with offloaded text encoders")
         return (yield from self._encode_one(encode))
 
-    def _missing(self, text: str, jobs: Sequence[Job]) -> dict[str, Callable[[], EncodedPrompt]]:
+    def _missing(self, text: str, jobs: Sequence[Candidate]) -> dict[str, Callable[[], EncodedPrompt]]:
         """Encoders of the missing inputs of jobs with one prompt, by key."""
         missing: dict[str, Callable[[], EncodedPrompt]] = {}
         if text not in self._encodings:
@@ -365,26 +401,26 @@ class Worker:
                     missing[key] = partial(self._generator.encode_image, self._input_image(sha), job.sampler)
         return missing
 
-    def _keys(self, job: Job) -> list[str]:
+    def _keys(self, job: Candidate) -> list[str]:
         return [self._text_key(job), *self._image_keys(job)]
 
-    def _text_key(self, job: Job) -> str:
+    def _text_key(self, job: Candidate) -> str:
         input_images = job.input_images if self._generator.traits.images_in_prompt else ()
         return text_key(self._order.card.family, job.prompt, job.sampler, input_images)
 
-    def _image_keys(self, job: Job) -> list[str]:
+    def _image_keys(self, job: Candidate) -> list[str]:
         if not self._generator.traits.encodes_images:
             return []
         return [image_key(self._order.card.family, sha, job.sampler) for sha in job.input_images]
 
     # ---- batches
 
-    def _run_bucket(self, bucket: str, jobs: list[Job], pool: ThreadPoolExecutor) -> Iterator[Event]:
+    def _run_bucket(self, bucket: str, jobs: list[Candidate], pool: ThreadPoolExecutor) -> Iterator[Event]:
         """Generate a bucket's images. A batch is launched before the previous one is written and committed."""
         size, jobs = yield from self._choose(bucket, jobs, "warm-up", self._order.known_sizes.get(bucket))
         if not jobs:
             return
-        order = [job for batch in deal(jobs, 1, self._order.batch_order) for job in batch]
+        order = [job for batch in deal(jobs, 1, self._order.engine.batch_order) for job in batch]
         clock = DeviceClock(self._machine.device)
         at, before = 0, None
         coming = pool.submit(self._items, padded(order[:size], size))
@@ -417,7 +453,7 @@ class Worker:
             before = batch
         yield from self._finish(before)
 
-    def _run_alone(self, job: Job, size: int, clock: DeviceClock, pool: ThreadPoolExecutor) -> Iterator[Event]:
+    def _run_alone(self, job: Candidate, size: int, clock: DeviceClock, pool: ThreadPoolExecutor) -> Iterator[Event]:
         """Generate one image of a batch that failed, in a batch of the same shape; its bytes are the same."""
         try:
             batch = self._device(self._launch, [job], padded(self._items([job]), size), clock)
@@ -430,11 +466,11 @@ class Worker:
         batch.files = [pool.submit(batch.store, self._order.images, 0)]
         yield from self._finish(batch)
 
-    def _failed(self, job: Job, error: Exception) -> Iterator[Event]:
+    def _failed(self, job: Candidate, error: Exception) -> Iterator[Event]:
         reason = failure("generating", error)
         yield from _images(self._made.failed(reason, ImageResult(job.work_id, None, None, {}, reason)))
 
-    def _launch(self, jobs: Sequence[Job], items: list[Item], clock: DeviceClock) -> "LaunchedBatch":
+    def _launch(self, jobs: Sequence[Candidate], items: list[Item], clock: DeviceClock) -> "LaunchedBatch":
         """Launch a batch and its copy to the host, without waiting."""
         latents = self._generator.denoise(items)
         denoised = clock.mark()
@@ -469,8 +505,13 @@ class Worker:
         yield from _images(results)
 
     def _choose(
-        self, bucket: str, jobs: list[Job], phase: str, checked_size: int | None = None, at_most: int | None = None
-    ) -> Generator[Event, None, tuple[int, list[Job]]]:
+        self,
+        bucket: str,
+        jobs: list[Candidate],
+        phase: str,
+        checked_size: int | None = None,
+        at_most: int | None = None,
+    ) -> Generator[Event, None, tuple[int, list[Candidate]]]:
         """The bucket's batch size, and `jobs` without those that fail in its check; its time is that of `phase`."""
         size, sentence, left = 1, None, []
         for i in range(-1, len(jobs)):  # all jobs, and if one of them fails, one after another
@@ -491,12 +532,14 @@ class Worker:
         return size, left
 
     def _choose_batch_size(
-        self, jobs: list[Job], checked_size: int | None, at_most: int | None
+        self, jobs: list[Candidate], checked_size: int | None, at_most: int | None
     ) -> tuple[int, str | None]:
         """The batch size, checked for memory and batch invariance on this machine, and a note for the user.
         `checked_size` was checked by a session with the same numerics; `at_most` is the largest size that fits into
         memory."""
-        planned = self._order.memory(jobs[0].sampler, len(jobs[0].input_images)).batch_size
+        order, inputs = self._order, len(jobs[0].input_images)
+        on_device: dict[str, Any] = {"capacity_gb": order.capacity_gb, "offload": order.offload}
+        planned = order.model.memory(order.engine, jobs[0].sampler, inputs, **on_device).batch_size
         size = checked_size or min(planned, at_most or planned)
         sentence = None if at_most is None else _halved_note(self._order.label, size)
         while True:
@@ -548,7 +591,7 @@ class Worker:
 
     # ---- inputs
 
-    def _items(self, jobs: Sequence[Job]) -> list[Item]:
+    def _items(self, jobs: Sequence[Candidate]) -> list[Item]:
         return [
             Item(
                 self._request(job),
@@ -559,7 +602,7 @@ class Worker:
             for job in jobs
         ]
 
-    def _request(self, job: Job) -> GenerationRequest:
+    def _request(self, job: Candidate) -> GenerationRequest:
         input_images = tuple(self._input_image(sha) for sha in job.input_images)
         mask = None if job.mask is None else self._input_image(job.mask)
         return GenerationRequest(job.prompt, job.sampler, input_images, mask)

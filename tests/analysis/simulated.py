@@ -65,7 +65,7 @@ def judged(run_dir, settings, seed):
         start_recording(run.store)
         tasks = {task.task_id: task for task in run.store.tasks()}
         rows, metrics = [], []
-        for (task_id, _, _), images in sets(run.store).items():
+        for (task_id, _, _), images in sets(run.store.images()).items():
             delivered = {i: sha for i, (_, sha) in images.items() if sha}
             for key, question in benchmark.questions(tasks[task_id], delivered):
                 verdict = answer(dice, question.rubric)

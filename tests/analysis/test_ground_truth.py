@@ -69,7 +69,7 @@ def judged(path, kind):
         with run.store.transaction():
             run.store.set_meta("judges", json.dumps({JUDGE: "one"}))
             run.store.write("DELETE FROM verdicts")
-            for images in sets(run.store).values():
+            for images in sets(run.store.images()).values():
                 for work_id, _ in images.values():
                     _write_verdicts(run, work_id, truths[work_id].answers, kind)
         score(run, [JUDGE])

@@ -1,5 +1,8 @@
+from local_bench.core.types import canonical_json
+from local_bench.runs.config import EngineConfig, LossyConfig, ModelConfig
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.work import WorkOrder
+from local_bench.runs.store import Candidate
+from local_bench.runs.work import ModelPlan, WorkOrder
 from tests.orders import noise, order, write_orders
 
 
@@ -13,13 +16,18 @@ def two_orders(folder, *points):
     )
 
 
-def plain_order(card, folder, **changes):
+def plain_order(card, folder, batch_size=None, attempts=1, weights=None, lossy=(), **changes):
     """A work order of a model with random weights on the CPU, as a run without settings has it."""
-    execution = {"device": "cpu", "attention": "native", "compile": False, "offload": (), "threads": 1, "io_workers": 2}
-    weights = {"weights": None, "parts": {}, "weights_sha256": "random", "lossy": {}}
-    batches = {"batch_order": "plan", "batch_size": None, "attempts": 1, "capacity_gb": None}
-    settings = {"label": card.name, "card": card, "folder": folder} | execution | weights | batches
-    return WorkOrder(**settings | changes)
+    settings = ModelConfig(card=card.name, batch_size=batch_size, attempts=attempts, lossy=LossyConfig(**dict(lossy)))
+    model = ModelPlan(settings, card, weights, weights_sha256="random")
+    device = {"device": "cpu", "attention": "native", "compile": False}
+    return WorkOrder(**{"model": model, "engine": EngineConfig(), "folder": folder} | device | changes)
+
+
+def job(work_id, prompt, seed, sampler, *input_images):
+    """A candidate to generate, with an id and a seed of its own."""
+    work = canonical_json({"sampler": sampler.settings, "pictures": input_images})
+    return Candidate(work_id, 0, "t", 1, "m", 1, prompt, work, seed)
 
 
 def rows(run_dir, query, *values):

@@ -1,8 +1,9 @@
 """Runs with random rows, made without models."""
 
 import random
+from dataclasses import replace
 
-from local_bench.core.types import Decision, Score, Task, canonical_json, digest, seed_of
+from local_bench.core.types import Decision, Score, Task, digest
 from local_bench.judges.rules import RULES
 from local_bench.runs.config import RunConfig
 from local_bench.runs.rundir import RunDir
@@ -43,12 +44,10 @@ def random_run(path, seed: int, highest_price: int = 10**8) -> RunDir:
 
 def _candidate(rng, task, model, deliverable, attempt, position):
     work = {"task": task.task_id, "deliverable": deliverable, "model": model, "attempt": attempt}
-    work_id, state = digest(work), rng.choices(("done", "unscored", "planned"), (8, 1, 1))[0]
-    return Candidate(
-        work_id, position, task.task_id, deliverable, model, attempt, "p", canonical_json(work), seed_of(work_id), 8, 8,
-        state, None, digest(position) if state == "done" else None, rng.choice(TEXTS) if state == "unscored" else None,
-        None, None, None,
-    )  # fmt: skip
+    state = rng.choices(("done", "unscored", "planned"), (8, 1, 1))[0]
+    sha256, unscored = digest(position) if state == "done" else None, rng.choice(TEXTS) if state == "unscored" else None
+    row = Candidate.planned(position, model, "p", work, state=state, pixels_sha256=sha256, unscored=unscored)
+    return replace(row, height=8, width=8)
 
 
 def _scores(rng):

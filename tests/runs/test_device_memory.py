@@ -20,14 +20,15 @@ from local_bench.models.cards import cards
 from local_bench.models.gpus import gpus
 from local_bench.runs import generate as orders
 from local_bench.runs import worker as workers
-from local_bench.runs.config import EngineConfig, LossyConfig
+from local_bench.runs.config import EngineConfig, ModelConfig
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.generate import placement_of, work_order
-from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, WorkOrder
+from local_bench.runs.store import Candidate
+from local_bench.runs.work import BatchSizeChosen, ImagesFinished, ModelPlan, WorkOrder
 from local_bench.runs.worker import Worker
 from tests.generators.conftest import PROMPTS, small
 
-from . import plain_order
+from . import job, plain_order
 
 OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 NO_ENGINE = RuntimeError("GET was unable to find an engine to execute this computation")
@@ -53,9 +54,8 @@ def gpu_with(monkeypatch):
 
 def work_order_of(card, placement=(), **engine):
     sampler = {name: value for name, value in card.sampler.model_dump().items() if value is not None}
-    model = {"card": card, "label": card.name, "weights": None, "parts": {}, "weights_sha256": "x", "sampler": sampler}
-    settings = SimpleNamespace(batch_size=None, attempts=1, lossy=LossyConfig())
-    model, largest = SimpleNamespace(**model, config=settings), Job("a", "p", 0, Sampler(**sampler), ())
+    model = ModelPlan(ModelConfig(card=card.name), card, weights_sha256="x", sampler=sampler)
+    largest = job("a", "p", 0, Sampler(**sampler))
     device, folder = WorkerDevice("cuda:0", 1), Path("/nowhere")
     return work_order(device, model, EngineConfig(**engine), folder, largest, 1, {}, dict(placement))
 
@@ -104,13 +104,13 @@ def test_the_first_sessions_decision_holds_for_all_later_ones(gpu_with):
 # ---- memory that runs out
 
 
-def order_of(folder: Path, name: str = "flux", **changes) -> tuple[WorkOrder, list[Job]]:
+def order_of(folder: Path, name: str = "flux", **changes) -> tuple[WorkOrder, list[Candidate]]:
     card, sampler = small(name)
-    jobs = [Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, sampler, ()) for i in range(8)]
+    jobs = [job(f"{i}", PROMPTS[i % len(PROMPTS)], i, sampler) for i in range(8)]
     return plain_order(card, folder, **{"batch_size": 4, "attempts": 4} | changes), jobs
 
 
-def worker_of(folder: Path, **changes) -> tuple[Worker, list[Job]]:
+def worker_of(folder: Path, **changes) -> tuple[Worker, list[Candidate]]:
     work, jobs = order_of(folder, **changes)
     return Worker(work), jobs
 

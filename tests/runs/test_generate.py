@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from local_bench.analysis.digest import digests
 from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError, WeightsError
+from local_bench.generators import memory
 from local_bench.generators.flux import Flux, FluxKontext
 from local_bench.generators.registry import FAMILIES, Sampler
 from local_bench.generators.sd3 import StableDiffusion3
@@ -29,13 +30,13 @@ from local_bench.runs.executors import processes as workers
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.generate import _Session
 from local_bench.runs.rundir import RunDir
-from local_bench.runs.work import Job, shards, shared_prompts
+from local_bench.runs.work import shards, shared_prompts
 from local_bench.runs.worker import PromptEmbeddings, _exclusive
 from tests.orders import Recorded, order, write_orders
 from tests.small_references import small_references
 from tests.stages import run_stages
 
-from . import rows
+from . import job, rows
 
 ASPECTS = {"wide": (192, 96), "tall": (90, 200), "square": (150, 150)}
 KONTEXT = {"card": "tiny-flux-kontext", "height": 128, "width": 128}
@@ -261,7 +262,7 @@ def test_every_family_gives_equal_bytes_for_all_settings(orders, tmp_path, monke
 
 
 def test_shares_are_even_complete_and_deterministic():
-    jobs = [Job(f"{i:02}", f"prompt {i % 5}", i, Sampler(64 + 64 * (i % 2), 64, 2), ()) for i in range(40)]
+    jobs = [job(f"{i:02}", f"prompt {i % 5}", i, Sampler(64 + 64 * (i % 2), 64, 2)) for i in range(40)]
     shares = shards(jobs, 3)
     assert shares == shards(jobs[::-1], 3)
     assert sorted(job.work_id for share in shares for job in share) == [job.work_id for job in jobs]
@@ -355,7 +356,7 @@ def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     planned = []
-    monkeypatch.setattr(generating, "plan_memory", plan)
+    monkeypatch.setattr(memory, "plan_memory", plan)
     monkeypatch.setattr(generating, "device_memory_gb", lambda device: 80.0)
     monkeypatch.setattr(generating, "host_memory_gb", lambda: 64.0)
     for n in (1, 2):
@@ -365,15 +366,15 @@ def test_workers_share_the_hosts_memory(orders, tmp_path, monkeypatch):
 
 
 def test_workers_load_one_at_a_time_if_host_memory_is_too_small_for_all(orders, tmp_path, monkeypatch):
-    real, locks = generating.WorkOrder, []
+    real, locks = generating.order_on, []
 
-    def ordered(**k):
+    def ordered(*a, **k):
         locks.append(k["load_lock"])
         if k["load_lock"] is None:
             raise KeyboardInterrupt  # the continuation of such runs is tested elsewhere
-        return real(**k)
+        return real(*a, **k)
 
-    monkeypatch.setattr(generating, "WorkOrder", ordered)
+    monkeypatch.setattr(generating, "order_on", ordered)
     for n, host_gb in ((1, 1e-9), (2, 64.0)):
         monkeypatch.setattr(generating, "host_memory_gb", lambda host_gb=host_gb: host_gb)
         with pytest.raises(KeyboardInterrupt):
@@ -426,10 +427,11 @@ def test_encodings_beyond_the_disk_limit_are_computed_in_windows_with_equal_byte
 
 
 def test_a_prompt_or_image_of_two_workers_is_shared():
-    def job(work_id, prompt, *input_images):
-        return Job(work_id, prompt, 0, Sampler(64, 64, 2), input_images)
+    def planned(work_id, prompt, *input_images):
+        return job(work_id, prompt, 0, Sampler(64, 64, 2), *input_images)
 
-    shares = [[job("1", "a"), job("2", "b", "x")], [job("3", "a"), job("4", "c", "x"), job("5", "d", "y")]]
+    shares = [[planned("1", "a"), planned("2", "b", "x")]]
+    shares.append([planned("3", "a"), planned("4", "c", "x"), planned("5", "d", "y")])
     assert shared_prompts(shares) == {"a", "b", "c"}
 
 

@@ -20,7 +20,7 @@ def test_the_mask_is_part_of_the_work_only_of_models_that_take_one(tmp_path):
     models = [{"card": "tiny-flux-fill"}, {"card": "tiny-omnigen"}]
     plan = make_plan(RunConfig(name="masks", suite=suite, models=models, metrics=[]), files=False)
     masked = next(task for task in plan.tasks if task.task_id == "i3")
-    work = {(p.candidate.model, p.candidate.work["task"]): p.candidate.work for p in plan.planned}
+    work = {(row.model, row.work["task"]): row.work for row in plan.candidates}
     assert work["tiny-flux-fill", "i3"]["mask"] == masked.mask_sha256
     assert work["tiny-flux-fill", "i3"]["pictures"] == [masked.source_sha256]
     assert work["tiny-omnigen", "i3"]["pictures"] == [masked.source_sha256, masked.mask_sha256]

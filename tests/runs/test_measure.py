@@ -18,7 +18,7 @@ from local_bench.judges.metrics.base import NO_MEMORY
 from local_bench.judges.metrics.embeddings import ClipNetwork
 from local_bench.models.cards import card
 from local_bench.runs import measure
-from local_bench.runs.config import RunConfig
+from local_bench.runs.config import EngineConfig, RunConfig
 from local_bench.runs.executors.base import Executor
 from local_bench.runs.measure import _every
 from local_bench.runs.rundir import RunDir
@@ -174,8 +174,8 @@ def test_a_share_uses_its_own_gpu(monkeypatch):
     chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(measure, "_numerics", lambda order: {})
-    next(measure.measure_share(MetricWorkOrder(("l1_raw",), "cuda:1", 1, 1, None), []))
-    next(measure.measure_share(MetricWorkOrder(("l1_raw",), "cpu", 1, 1, None), []))
+    next(measure.measure_share(MetricWorkOrder(("l1_raw",), EngineConfig(), "cuda:1"), []))
+    next(measure.measure_share(MetricWorkOrder(("l1_raw",), EngineConfig(), "cpu"), []))
     assert chosen == ["cuda:1"]
 
 

@@ -19,6 +19,7 @@ from local_bench.runs.config import AcceptanceConfig, SettlementConfig
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.scoring import decide, score
 from local_bench.runs.store.contents import contents, file_digests, record
+from local_bench.runs.store.rows import ImageResult
 from local_bench.runs.verify import verify
 from tests.stages import run_stages
 
@@ -67,8 +68,7 @@ def no_image(deliverable, run):
     row = next(r for r in run.store.candidates("alpha") if (r.task_id, r.deliverable) == ("mug", deliverable))
     run.store.write("DELETE FROM verdicts WHERE work_id IN (SELECT work_id FROM candidates WHERE task_id = 'mug')")
     run.store.write("DELETE FROM scores WHERE work_id = ?", row.work_id)
-    failed = {"pixels_sha256": None, "unscored": "failed while decoding (x)", "batch_size": None, "truncated": {}}
-    run.store.enter_image(row.work_id, identity=row.work_id, **failed)
+    run.store.enter_image(ImageResult(row.work_id, None, None, {}, "failed while decoding (x)"), row.work_id)
     run.image(row.pixels_sha256).unlink()
 
 

@@ -95,8 +95,8 @@ def test_an_edit_takes_its_sources_aspect_and_text_the_cards_size(folder):
 
 
 def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
-    planned = plan(folder, {"card": "tiny-pix2pix"}, FLUX).planned
-    reasons = {(p.candidate.model, p.candidate.task_id): p.candidate.unscored for p in planned}
+    rows = plan(folder, {"card": "tiny-pix2pix"}, FLUX).candidates
+    reasons = {(row.model, row.task_id): row.unscored for row in rows}
     assert reasons["tiny-pix2pix", "edit"] is None
     assert (
         reasons["tiny-pix2pix", "text"] == "not supported: tiny-pix2pix works on a picture, and this order gives none."
@@ -141,10 +141,10 @@ MORE_IMAGES = "the task has 1 input image, and the model takes none"
 )
 def test_a_task_with_more_input_images_than_the_model_takes_is_as_the_config_says(folder, mode, reason, note):
     planned = plan(folder, FLUX, KONTEXT, unsupported=mode)
-    reasons = {(p.candidate.model, p.candidate.task_id): p.candidate.unscored for p in planned.planned}
+    reasons = {(row.model, row.task_id): row.unscored for row in planned.candidates}
     assert (reasons["tiny-flux", "edit"], reasons["tiny-flux", "text"]) == (reason, None)
     assert reasons["tiny-flux-kontext", "edit"] is None
-    assert [p.candidate.work_id for p in planned.planned] == ids(folder, FLUX, KONTEXT)
+    assert [row.work_id for row in planned.candidates] == ids(folder, FLUX, KONTEXT)
     assert [sentence for sentence in planned.notes if sentence.startswith("tiny-flux ")] == [note]
 
 

@@ -16,8 +16,9 @@ from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.types import Message, TimeCharged
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
+from local_bench.runs.executors import ray_executor
 from local_bench.runs.executors.ray_cluster import TOKEN_PATH, NodeFacts, Slot, fetch_on_nodes
-from local_bench.runs.executors.ray_executor import Nodes, RayExecutor, RayReplica
+from local_bench.runs.executors.ray_executor import RayExecutor, RayReplica
 from local_bench.runs.generate import _Session
 from local_bench.runs.plan import enter_plan, make_plan
 from local_bench.runs.rundir import RunDir
@@ -72,8 +73,7 @@ def local_run(tmp_path_factory):
 @dataclass(frozen=True)
 class Order:
     device: str = ""
-    threads: int = 1
-    weights: None = None
+    on_node: bool = False
 
 
 def count(order, share):
@@ -213,10 +213,11 @@ def facts_of(**more):
         (LocalBenchError("has no torch: install it"), "has no torch: install it"),
     ],
 )
-def test_unusable_nodes_are_reported_and_excluded(tmp_path, facts, reason):
+def test_unusable_nodes_are_reported_and_excluded(tmp_path, monkeypatch, facts, reason):
     recorded = Recorded()
+    monkeypatch.setattr(ray_executor, "Cluster", lambda engine: None)
     with RunDir.begin(tmp_path / "run", small("auto")) as run:
-        nodes = Nodes(run, None, recorded)
+        nodes = RayExecutor(run, recorded)
         first, other = (Slot(node_id, node_id, 0, 1) for node_id in ("node1", "node2"))
         assert nodes.accept(first, facts_of())
         assert not nodes.accept(other, facts)

@@ -14,7 +14,7 @@ from local_bench.generators.registry import Sampler, traits
 from local_bench.models.cards import card
 from local_bench.models.gpus import gpu
 from local_bench.runs import roofline as floors
-from local_bench.runs.config import RunConfig
+from local_bench.runs.config import LossyConfig, RunConfig
 from local_bench.runs.roofline import (
     Timing,
     _kind,
@@ -298,18 +298,25 @@ def test_a_run_on_a_device_that_cannot_be_so_fast_is_a_warning(real, monkeypatch
         assert any(found.startswith("tiny-flux+fp8: its 4 images") for found in impossible_timings(run.store))
 
 
+def with_settings(work_order, **changes):
+    model = work_order.model
+    return replace(
+        work_order, model=replace(model, config=model.config.model_copy(update={"name": model.label} | changes))
+    )
+
+
 def test_lossy_and_uncounted_models_have_no_lower_bound_and_planned_batch_sizes_are_stored(real):
     run_dir, orders, _ = real
     with RunDir.open(run_dir) as run:
         work_order = orders["tiny-flux+fp8"]
-        store_operations(run.store, replace(work_order, lossy={"first_block_cache": 0.1}))
+        store_operations(run.store, with_settings(work_order, lossy=LossyConfig(first_block_cache=0.1)))
         assert timing(run.store, work_order.label).no_floor == "no floor: its cache skips work"
         bare = work_order.card.model_copy(update={"architecture": {}})
-        store_operations(run.store, replace(work_order, card=bare))
+        store_operations(run.store, replace(work_order, model=replace(work_order.model, card=bare)))
         assert timing(run.store, work_order.label).no_floor == "not counted"
         store_operations(run.store, work_order)
         assert timing(run.store, work_order.label).no_floor == "no floor for this device"
         for batch_size, planned in ((None, 4), (2, 2), (1, 1)):
-            store_operations(run.store, replace(orders["tiny-flux-kontext"], batch_size=batch_size))
+            store_operations(run.store, with_settings(orders["tiny-flux-kontext"], batch_size=batch_size))
             kinds = operations(run.store, "tiny-flux-kontext").kinds.values()
             assert {kind.planned_batch_size for kind in kinds} == {planned}

@@ -14,7 +14,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import jsonschema
 from pydantic import Field, model_validator
 
 from local_bench.core.environment import entry_points
@@ -484,23 +483,24 @@ def _numbered(schema: Any, slots: Mapping[str, str]) -> Any:
     return int(slots[schema[1:]]) if isinstance(schema, str) and schema.startswith("$") else schema
 
 
-def _full_match(_validator: Any, pattern: str, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
-    if isinstance(value, str) and not re.fullmatch(pattern, value):
-        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+@cache
+def _strict() -> Callable[[Any, Any], Any]:
+    """Finds the worst error of a value by the grammar's rules: 1.0 and true are no integers, patterns match in full."""
+    import jsonschema
 
+    def whole(_validator: Any, pattern: str, value: Any, _schema: Any) -> Iterator[jsonschema.ValidationError]:
+        if isinstance(value, str) and not re.fullmatch(pattern, value):
+            yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
 
-_extend: Any = jsonschema.validators.extend  # its stub has no types
-_STRICT = _extend(
-    jsonschema.Draft202012Validator,
-    {"pattern": _full_match},
-    type_checker=jsonschema.Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, given: type(given) is int),
-)
-"""JSON schema with the rules of the grammar: 1.0 and true are not integers, a pattern must match the full string."""
+    plain = jsonschema.Draft202012Validator
+    kinds = plain.TYPE_CHECKER.redefine("integer", lambda _, given: type(given) is int)
+    strict = jsonschema.validators.extend(plain, {"pattern": whole}, type_checker=kinds)  # type: ignore[no-untyped-call]
+    return lambda schema, value: jsonschema.exceptions.best_match(strict(schema).iter_errors(value))
 
 
 def _mismatch(schema: dict[str, Any], value: Any) -> str | None:
     """Where `value` differs most from the schema; None if it does not."""
-    error = jsonschema.exceptions.best_match(_STRICT(schema).iter_errors(value))
+    error = _strict()(schema, value)
     if error is None:
         return None
     where = "/".join(str(step) for step in error.absolute_path)

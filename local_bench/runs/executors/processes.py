@@ -62,7 +62,7 @@ def _serve(end: Connection, log: Path) -> None:
             from local_bench.generators.numerics import set_determinism
 
             work, order, share = request
-            set_determinism(order.threads)
+            set_determinism(order.engine.threads)
             quiet_libraries()
             for event in work(order, share):
                 end.send(event)

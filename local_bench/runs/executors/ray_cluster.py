@@ -36,7 +36,7 @@ from local_bench.runs.config import EngineConfig, RayConfig
 from local_bench.runs.executors.base import WorkerDevice
 from local_bench.runs.executors.processes import Work
 from local_bench.runs.progress import Quiet
-from local_bench.runs.work import Event, MetricWorkOrder, WorkOrder
+from local_bench.runs.work import Event
 
 SETTINGS = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 _ATTEMPTS = {"RAY_NUM_REDIS_GET_RETRIES": "5"}
@@ -378,32 +378,8 @@ class RayWorker(_Actor):
         from local_bench.runs.meter import EnergyCounter
 
         energy = EnergyCounter(0 if self._setting.on_gpu else None)
-        order = replace(order, device=self._device)
-        _check(order)
-        for event in work(order, share):
+        for event in work(replace(order, device=self._device, on_node=True), share):
             yield replace(event, energy_mj=energy.since_last()) if isinstance(event, TimeCharged) else event
-
-
-def _check(order: WorkOrder | MetricWorkOrder) -> None:
-    """LocalBenchError if this node has other weights than the order's."""
-    from local_bench.models.weights import weights_digest
-    from local_bench.runs.measure import identity_of
-
-    host = socket.gethostname()
-    if isinstance(order, MetricWorkOrder):
-        for name, identity in order.identities.items():
-            if identity_of(name, order.device) != identity:
-                raise LocalBenchError(
-                    f"{name} has other weights or another CPU on the node {host}: fetch the same weights on every "
-                    "node (`local-bench models fetch CONFIG --on-nodes ADDRESS`) and use nodes of one type"
-                )
-        return
-    weights = order.weights
-    if weights and (not weights.is_dir() or weights_digest(weights, order.parts) != order.weights_sha256):
-        raise LocalBenchError(
-            f"{order.label}: the weights in {weights} are missing or different on the node {host}: fetch them there "
-            "(`local-bench models fetch CONFIG --on-nodes ADDRESS`) or use a shared folder"
-        )
 
 
 class RayJudge(_Actor):

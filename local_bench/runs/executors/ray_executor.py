@@ -39,90 +39,6 @@ _KEPT = ("LOCAL_BENCH_CACHE", "HF_HOME", "VLLM_USE_V2_MODEL_RUNNER")
 _REST_S = 10.0
 
 
-class Nodes:
-    """The nodes that a run may use, and what was learnt about them; shared by all stages of a session."""
-
-    def __init__(self, run: RunDir, cluster: Cluster, progress: Progress) -> None:
-        self.run = run
-        self.cluster = cluster
-        self.progress = progress
-        self.settings = run.config.engine.ray
-        self.refused: set[str] = set()
-        """Ids of nodes that cannot be used."""
-        self.facts: NodeFacts | None = None
-        """Of the first node; all others must have equal numerics."""
-        self._session = secrets.token_hex(16)
-        write_atomic(run.path / HELLO, self._session.encode())
-        self._resting: dict[str, float] = {}
-        """When workers may be started again on nodes where a start has failed."""
-        self.last_usable = time.monotonic()
-        """When a node could be used."""
-
-    def close(self) -> None:
-        """End the connection to the cluster."""
-        self.cluster.close()
-        with suppress(OSError):
-            (self.run.path / HELLO).unlink()
-
-    def start(self, kind: type, slot: Slot, threads: int = 1) -> Any:
-        """Start an actor of class `kind` on a slot; returns its handle at once. Ray does not restart it if it is lost:
-        its node may have left, and the run counts its losses."""
-        setting = Setting(
-            run_dir=self.run.path.absolute(),
-            working_dir=Path.cwd(),
-            session=self._session,
-            environ={name: os.environ[name] for name in _KEPT if name in os.environ},
-            threads=self.run.config.engine.threads,
-            on_gpu=self.cluster.on_gpu,
-            workers=slot.workers,
-        )
-        options = {"num_gpus": slot.gpus, "max_concurrency": threads, "max_restarts": 0, "max_task_retries": 0}
-        actor_class = self.cluster.ray.remote(kind)
-        return actor_class.options(**options, **self.cluster.pinned(slot.node_id, 1)).remote(setting)
-
-    def get(self, reference: Any, worker: str, slot: Slot) -> Any:
-        """The value of `reference`, computed by the `worker` on a slot. Raises as `Cluster.get`, and for a fault a
-        PartFailed that names the file with its traceback."""
-        try:
-            return self.cluster.get(reference)
-        except self.cluster.ray.exceptions.RayTaskError as e:
-            log = self.run.logs / f"worker-{slot.host}.log"
-            log.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(log, re.sub(r"\x1b\[\d+m", "", str(e)).encode())
-            fault = f"{repr(e.cause)[:300]}, see {log}"
-            raise PartFailed(f"{worker} on {slot.host} failed ({fault}): finished work is kept", worker) from None
-
-    def accept(self, slot: Slot, facts: NodeFacts | LocalBenchError) -> bool:
-        """Whether a node with these facts, or this error instead of facts, can be used; notes why not."""
-        if isinstance(facts, LocalBenchError):
-            why = str(facts)
-        elif not facts.sees_run:
-            why = f"cannot access {self.run.path}: put the run directory on a file system that all nodes share"
-        elif self.facts is not None and (changed := _difference(self.facts.numerics, facts.numerics)):
-            why = f"would compute other bytes ({changed}): choose nodes of one type with engine.ray.gpu_type"
-        else:
-            self.facts = self.facts or facts
-            self.last_usable = time.monotonic()
-            return True
-        self.refused.add(slot.node_id)
-        self.progress.note(f"the node {slot.host} is not used: it {why}")
-        return False
-
-    def free(self, taken: Sequence[Slot], gpus: int = 1) -> list[Slot]:
-        """Free slots on nodes on which a worker may be started now."""
-        now = time.monotonic()
-        resting = {node_id for node_id, until in self._resting.items() if now < until}
-        return self.cluster.free(taken, self.refused | resting, gpus)
-
-    def not_started(self, slot: Slot, why: object) -> None:
-        """Note that a worker could not be started: its node may have left, or lack something."""
-        if slot.node_id not in self._resting:
-            self.progress.note(
-                f"nothing could be started on the node {slot.host} ({why}): trying again every {_REST_S:.0f} s"
-            )
-        self._resting[slot.node_id] = time.monotonic() + _REST_S
-
-
 def _difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
     key = next((k for k in sorted({*first, *other}) if first.get(k) != other.get(k)), None)
     return None if key is None else f"{key}: {other.get(key)} instead of {first.get(key)}"
@@ -142,12 +58,12 @@ class RayReplica:
     """A replica of a judge on one node; implements `Transport`."""
 
     def __init__(
-        self, nodes: Nodes, slot: Slot, arguments: tuple[Any, ...], load: Callable[[str], Image.Image]
+        self, executor: "RayExecutor", slot: Slot, arguments: tuple[Any, ...], load: Callable[[str], Image.Image]
     ) -> None:
         """`arguments` are those of `RayJudge.open`; `load` returns an image that a node does not find in the run
         directory."""
         self.slot = slot
-        self._nodes = nodes
+        self._executor = executor
         self._arguments = arguments
         self._load = load
         self._actor: Any = None
@@ -162,37 +78,37 @@ class RayReplica:
     def __enter__(self) -> Self:
         if self._actor is not None:  # opened before
             return self
-        actor = self._nodes.start(RayJudge, self.slot, threads=3)
+        actor = self._executor.start(RayJudge, self.slot, threads=3)
         try:
             facts = self._get(actor.facts.remote())
-            if not self._nodes.accept(self.slot, facts):
+            if not self._executor.accept(self.slot, facts):
                 raise ServerError(f"the judge cannot use the node {self.slot.host}")
             self._opened_ns, self._device = time.monotonic_ns(), facts.device
             self.notes = self._get(actor.open.remote(*self._arguments))
         except Lost as e:
-            self._nodes.cluster.end(actor)
-            self._nodes.not_started(self.slot, e)
+            self._executor.cluster.end(actor)
+            self._executor.not_started(self.slot, e)
             raise ServerError(f"the judge on the node {self.slot.host} ended while it started ({e})") from None
         except BaseException:
-            self._nodes.cluster.end(actor)
+            self._executor.cluster.end(actor)
             raise
         self._actor, self._sent, self._lost_ns = actor, set(), None
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._actor is not None:
-            ray = self._nodes.cluster.ray
+            ray = self._executor.cluster.ray
             with suppress(ray.exceptions.RayError, TimeoutError):
                 ray.get(self._actor.close.remote(), timeout=_CLOSE_S)
             self._leave()
 
     def _leave(self) -> None:
         if self._actor is not None:
-            self._nodes.cluster.end(self._actor)
+            self._executor.cluster.end(self._actor)
             self._actor, self._lost_ns = None, time.monotonic_ns()
 
     def _get(self, reference: Any) -> Any:
-        return self._nodes.get(reference, "the judge", self.slot)
+        return self._executor.get(reference, "the judge", self.slot)
 
     def complete(self, requests: Iterable[tuple[K, Request]], at_once: int | None = None) -> Iterator[tuple[K, Reply]]:
         """Yield (key, reply) as replies arrive. Raises Unreachable if the actor or its judge has ended."""
@@ -228,14 +144,14 @@ class RayReplica:
             for sha256 in (sha for shown in request.shown for sha in shown.images):
                 if sha256 not in self._sent:
                     self._sent.add(sha256)
-                    if not self._nodes.run.image_store.exists(sha256):
+                    if not self._executor.run.image_store.exists(sha256):
                         images[sha256] = self._load(sha256)
         self._get(self._actor.feed.remote(call, requests, images))
 
     def restart(self) -> None:
         """Start the actor again if its node is alive. ServerError if it cannot be started."""
         self._leave()
-        free = self._nodes.cluster.free([], self._nodes.refused, max(1, self.slot.gpus))
+        free = self._executor.cluster.free([], self._executor.refused, max(1, self.slot.gpus))
         if not any(slot.node_id == self.slot.node_id for slot in free):
             raise ServerError(f"the node {self.slot.host} has left the cluster")
         self.__enter__()
@@ -252,7 +168,7 @@ class RayReplica:
     def charge(self, phase: str, n_items: int) -> bool:
         """Charge the time since the last charge to the node's device; returns whether it is in use."""
         if self._meter is None and self._device is not None:
-            self._meter = Meter(self._nodes.run.store, self._device, start_ns=self._opened_ns)
+            self._meter = Meter(self._executor.run.store, self._device, start_ns=self._opened_ns)
         if self._meter is None:
             return False
         if self._lost_ns is not None:
@@ -299,10 +215,18 @@ class RayExecutor(Executor):
     """The cluster of `engine.ray`, for the open run `run`. ConfigError if it cannot be used."""
 
     def __init__(self, run: RunDir, progress: Progress) -> None:
-        self._run = run
-        self._cluster = Cluster(run.config.engine)
-        self._ray = self._cluster.ray
-        self._nodes = Nodes(run, self._cluster, progress)
+        self.run, self.progress, self.settings = run, progress, run.config.engine.ray
+        self.cluster = Cluster(run.config.engine)
+        self.refused: set[str] = set()
+        """Ids of nodes that cannot be used."""
+        self._facts: NodeFacts | None = None
+        """Of the first node; all others must have equal numerics."""
+        self._hello = secrets.token_hex(16)
+        write_atomic(run.path / HELLO, self._hello.encode())
+        self._resting: dict[str, float] = {}
+        """When workers may be started again on nodes where a start has failed."""
+        self._last_usable = time.monotonic()
+        """When a node could be used."""
         self._most = run.config.engine.workers or _NO_LIMIT
         self._workers: list[_Worker] = []
         """They continue for the next stage; `open_judge` ends them."""
@@ -318,15 +242,75 @@ class RayExecutor(Executor):
             self._end_workers("failed")
             raise
 
+    # ---- nodes
+
+    def start(self, kind: type, slot: Slot, threads: int = 1) -> Any:
+        """Start an actor of class `kind` on a slot; returns its handle at once. Ray does not restart it if it is lost:
+        its node may have left, and the run counts its losses."""
+        setting = Setting(
+            run_dir=self.run.path.absolute(),
+            working_dir=Path.cwd(),
+            session=self._hello,
+            environ={name: os.environ[name] for name in _KEPT if name in os.environ},
+            threads=self.run.config.engine.threads,
+            on_gpu=self.cluster.on_gpu,
+            workers=slot.workers,
+        )
+        options = {"num_gpus": slot.gpus, "max_concurrency": threads, "max_restarts": 0, "max_task_retries": 0}
+        actor_class = self.cluster.ray.remote(kind)
+        return actor_class.options(**options, **self.cluster.pinned(slot.node_id, 1)).remote(setting)
+
+    def get(self, reference: Any, worker: str, slot: Slot) -> Any:
+        """The value of `reference`, computed by the `worker` on a slot. Raises as `Cluster.get`, and for a fault a
+        PartFailed that names the file with its traceback."""
+        try:
+            return self.cluster.get(reference)
+        except self.cluster.ray.exceptions.RayTaskError as e:
+            log = self.run.logs / f"worker-{slot.host}.log"
+            log.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(log, re.sub(r"\x1b\[\d+m", "", str(e)).encode())
+            fault = f"{repr(e.cause)[:300]}, see {log}"
+            raise PartFailed(f"{worker} on {slot.host} failed ({fault}): finished work is kept", worker) from None
+
+    def accept(self, slot: Slot, facts: NodeFacts | LocalBenchError) -> bool:
+        """Whether a node with these facts, or this error instead of facts, can be used; notes why not."""
+        if isinstance(facts, LocalBenchError):
+            why = str(facts)
+        elif not facts.sees_run:
+            why = f"cannot access {self.run.path}: put the run directory on a file system that all nodes share"
+        elif self._facts is not None and (changed := _difference(self._facts.numerics, facts.numerics)):
+            why = f"would compute other bytes ({changed}): choose nodes of one type with engine.ray.gpu_type"
+        else:
+            self._facts = self._facts or facts
+            self._last_usable = time.monotonic()
+            return True
+        self.refused.add(slot.node_id)
+        self.progress.note(f"the node {slot.host} is not used: it {why}")
+        return False
+
+    def free(self, taken: Sequence[Slot], gpus: int = 1) -> list[Slot]:
+        """Free slots on nodes on which a worker may be started now."""
+        now = time.monotonic()
+        resting = {node_id for node_id, until in self._resting.items() if now < until}
+        return self.cluster.free(taken, self.refused | resting, gpus)
+
+    def not_started(self, slot: Slot, why: object) -> None:
+        """Note that a worker could not be started: its node may have left, or lack something."""
+        if slot.node_id not in self._resting:
+            self.progress.note(
+                f"nothing could be started on the node {slot.host} ({why}): trying again every {_REST_S:.0f} s"
+            )
+        self._resting[slot.node_id] = time.monotonic() + _REST_S
+
     # ---- workers
 
     @property
     def n_workers(self) -> int:
-        return max(1, min(len(self._cluster.free([], self._nodes.refused)), self._most))
+        return max(1, min(len(self.cluster.free([], self.refused)), self._most))
 
     @property
     def n_shares(self) -> int:
-        return self.n_workers * self._nodes.settings.shares_per_worker
+        return self.n_workers * self.settings.shares_per_worker
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         while True:
@@ -335,7 +319,7 @@ class RayExecutor(Executor):
                 for started in self._ready():
                     self._greet(started)
             try:
-                result: T = self._nodes.get(worker.actor.call.remote(function, *arguments), "the worker", worker.slot)
+                result: T = self.get(worker.actor.call.remote(function, *arguments), "the worker", worker.slot)
             except Lost as e:
                 self._lose(worker, e)
             else:
@@ -372,9 +356,9 @@ class RayExecutor(Executor):
         if reference is None:
             worker.share = worker.events = None
             return
-        event = self._nodes.get(reference, "the worker", worker.slot)
+        event = self.get(reference, "the worker", worker.slot)
         assert worker.meter is not None
-        self._nodes.last_usable = time.monotonic()
+        self._last_usable = time.monotonic()
         if isinstance(event, TimeCharged):
             event = replace(event, now_ns=event.now_ns + worker.offset_ns)
         yield worker.meter, event
@@ -384,9 +368,9 @@ class RayExecutor(Executor):
         if time.monotonic() - self._grown < _GROW_S:
             return
         self._grown = time.monotonic()
-        limit_s, alone_s = self._nodes.settings.wait_s, time.monotonic() - self._nodes.last_usable
+        limit_s, alone_s = self.settings.wait_s, time.monotonic() - self._last_usable
         if alone_s > limit_s and not any(worker.meter for worker in self._workers):
-            why = "; the messages above say why others are not used" if self._nodes.refused else ""
+            why = "; the messages above say why others are not used" if self.refused else ""
             raise LocalBenchError(
                 f"the Ray cluster has had no usable node for {limit_s:.0f} s (engine.ray.wait_s{why}): finished work "
                 "is kept, run the same command again when it has one"
@@ -394,8 +378,8 @@ class RayExecutor(Executor):
         # a worker that has not started by now waits for a node that is used by others
         counted = sum(w.meter is not None or time.monotonic() - w.started < _START_S for w in self._workers)
         wanted = min(self._most, n_waiting + sum(w.share is not None for w in self._workers)) - counted
-        for slot in self._nodes.free([worker.slot for worker in self._workers])[: max(0, wanted)]:
-            actor = self._nodes.start(RayWorker, slot)
+        for slot in self.free([worker.slot for worker in self._workers])[: max(0, wanted)]:
+            actor = self.start(RayWorker, slot)
             self._workers.append(_Worker(slot, actor, actor.facts.remote()))
 
     def _ready(self) -> list[_Worker]:
@@ -404,25 +388,25 @@ class RayExecutor(Executor):
         if not pending:
             time.sleep(_GROW_S / 5)
             return []
-        ready, _ = self._ray.wait(list(pending), num_returns=1, timeout=_GROW_S)
+        ready, _ = self.cluster.ray.wait(list(pending), num_returns=1, timeout=_GROW_S)
         return [pending[reference] for reference in ready]
 
     def _greet(self, worker: _Worker) -> None:
         """Begin the session of a worker whose facts have arrived."""
         try:
-            facts = self._nodes.get(worker.facts, "did not start: the worker", worker.slot)
+            facts = self.get(worker.facts, "did not start: the worker", worker.slot)
         except Lost as e:
             self._workers.remove(worker)
-            self._nodes.not_started(worker.slot, e)
+            self.not_started(worker.slot, e)
             return
         except LocalBenchError as e:
             facts = e
         worker.facts = None
-        if not self._nodes.accept(worker.slot, facts):
+        if not self.accept(worker.slot, facts):
             self._workers.remove(worker)
-            self._cluster.end(worker.actor)
+            self.cluster.end(worker.actor)
             return
-        worker.meter = Meter(self._run.store, facts.device)
+        worker.meter = Meter(self.run.store, facts.device)
         worker.offset_ns = time.monotonic_ns() - facts.now_ns
 
     def _lose(self, worker: _Worker, why: Lost) -> None:
@@ -431,16 +415,16 @@ class RayExecutor(Executor):
         self._end_worker(worker, "lost")
         self._losses += 1
         what = f"the worker on {worker.slot.host}"
-        if self._losses > self._nodes.settings.max_losses:
+        if self._losses > self.settings.max_losses:
             raise LocalBenchError(
                 f"{self._losses} workers of the Ray cluster were lost (engine.ray.max_losses; the last: {what}, {why}"
                 "): finished work is kept, run the same command again"
             )
-        self._nodes.progress.note(f"{what} was lost ({why}): its work goes to the others")
+        self.progress.note(f"{what} was lost ({why}): its work goes to the others")
 
     def _end_worker(self, worker: _Worker, status: str) -> None:
         self._workers.remove(worker)
-        self._cluster.end(worker.actor)
+        self.cluster.end(worker.actor)
         if worker.meter:
             worker.meter.end(status)
 
@@ -452,13 +436,13 @@ class RayExecutor(Executor):
 
     @property
     def judge_devices(self) -> Sequence[JudgeDevice]:
-        if self._nodes.facts is None:
+        if self._facts is None:
             self.call(repr)  # whatever the call: the worker that answers has reported its facts
-        facts = self._nodes.facts
+        facts = self._facts
         assert facts is not None
-        if not self._cluster.on_gpu:
+        if not self.cluster.on_gpu:
             return [JudgeDevice(facts.device, None)]
-        return [JudgeDevice(facts.device, i, facts.capability) for i in range(max(1, self._cluster.most_gpus()))]
+        return [JudgeDevice(facts.device, i, facts.capability) for i in range(max(1, self.cluster.most_gpus()))]
 
     @contextmanager
     def open_judge(self, order: JudgeOrder) -> Iterator[Transport]:
@@ -469,16 +453,16 @@ class RayExecutor(Executor):
                 yield transport
             return
         self._end_workers("done")  # the judge needs their devices
-        gpus = min(card(order.config.card, "judge").tensor_parallel_size, self._cluster.most_gpus())
-        arguments = (order.config, order.spec, gpus, self._ray.put(list(order.questions)))
+        gpus = min(card(order.config.card, "judge").tensor_parallel_size, self.cluster.most_gpus())
+        arguments = (order.config, order.spec, gpus, self.cluster.ray.put(list(order.questions)))
         numbers = count()
 
         def joining() -> list[RayReplica]:
-            taken = [replica.slot for replica in self._replicas if replica.slot.node_id not in self._nodes.refused]
-            free = self._nodes.free(taken, max(1, gpus))[: max(0, self._most - len(taken))]
+            taken = [replica.slot for replica in self._replicas if replica.slot.node_id not in self.refused]
+            free = self.free(taken, max(1, gpus))[: max(0, self._most - len(taken))]
             names = (f"{order.log.stem}-{number}{order.log.suffix}" for number in numbers)
             pairs = zip(free, names)  # noqa: B905  # `names` is endless
-            joined = [RayReplica(self._nodes, slot, (*arguments, name), order.load) for slot, name in pairs]
+            joined = [RayReplica(self, slot, (*arguments, name), order.load) for slot, name in pairs]
             self._replicas += joined
             return joined
 
@@ -497,7 +481,9 @@ class RayExecutor(Executor):
 
     def end(self, status: str) -> None:
         self._end_workers(status)
-        self._nodes.close()
+        self.cluster.close()
+        with suppress(OSError):
+            (self.run.path / HELLO).unlink()
 
 
 def _opened(replicas: Sequence[RayReplica], progress: Progress) -> list[RayReplica]:

@@ -49,7 +49,8 @@ from local_bench.runs.gpu_check.models import (
     sampler_of,
 )
 from local_bench.runs.meter import EnergyCounter
-from local_bench.runs.work import Job, WorkOrder
+from local_bench.runs.store import Candidate
+from local_bench.runs.work import WorkOrder
 
 BATCH = 2
 COMPILED = ("flux", "flux_kontext", "sd3", "qwen_image", "qwen_image_edit_plus", "pixart_sigma")
@@ -177,13 +178,13 @@ def check_recovery(session: Session) -> CheckPassed:
         ballast.clear()
 
 
-def recovered(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> CheckPassed:
+def recovered(order: WorkOrder, jobs: list[Candidate], fill: Callable[[], None]) -> CheckPassed:
     """Generate `jobs`; `fill` allocates memory once the weights are loaded. CheckFailed unless memory ran out and all
     images were generated."""
-    images = make(order, jobs, loaded=fill)
+    images, size = make(order, jobs, loaded=fill), order.model.config.batch_size
     n_made = sum(sha is not None for sha in images.pixels.values())
     figures: dict[str, Any] = {
-        "asked_batch_size": order.batch_size,
+        "asked_batch_size": size,
         "batch_sizes": images.batch_sizes,
         "notes": images.notes,
         "made": n_made,
@@ -191,9 +192,9 @@ def recovered(order: WorkOrder, jobs: list[Job], fill: Callable[[], None]) -> Ch
     if n_made != len(jobs):
         raise CheckFailed(f"{n_made} of {len(jobs)} images were generated", figures)
     if not any("out of memory" in note for note in images.notes):
-        raise CheckFailed(f"a batch of {order.batch_size} did not run out of memory", figures)
+        raise CheckFailed(f"a batch of {size} did not run out of memory", figures)
     smaller = images.batch_sizes[-1]
-    return CheckPassed(f"a batch of {order.batch_size} ran out of memory, batches of {smaller} succeeded", figures)
+    return CheckPassed(f"a batch of {size} ran out of memory, batches of {smaller} succeeded", figures)
 
 
 def free_bytes(counted: Operations) -> int:

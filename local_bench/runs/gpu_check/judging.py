@@ -4,6 +4,7 @@ import importlib.util
 import math
 import time
 
+import jsonschema  # noqa: F401  # what the judge needs is an error of this import
 import torch
 from PIL import Image
 
@@ -12,11 +13,10 @@ from local_bench.core.types import Question
 from local_bench.judges.vlm.judge import answers
 from local_bench.judges.vlm.protocols import Protocol
 from local_bench.judges.vlm.vllm_process import vllm_version
-from local_bench.models.cards import card
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.models import noise
-from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, open_judge
+from local_bench.runs.judge_factory import JudgeDevice, JudgeOrder, judge_spec, open_judge
 from local_bench.runs.progress import Quiet
 
 JUDGE = "mini-judge"
@@ -32,19 +32,17 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
         raise CheckSkipped(f"{' and '.join(missing)} not installed")
     if transport != "local" and vllm_version() is None:
         raise CheckSkipped("vLLM is not installed")
-    described = card(JUDGE, "judge")
     protocol: Protocol = "logit" if transport == "local" else "json"
     pending, images = questions()
-    left = session.left_s
+    left_s, device = session.left_s, JudgeDevice.of(session.device)
     config = JudgeConfig(
-        card=JUDGE, protocol=protocol, transport=transport, start_timeout_s=left, request_timeout_s=left
+        card=JUDGE, protocol=protocol, transport=transport, start_timeout_s=left_s, request_timeout_s=left_s
     )
-    spec = config.spec(described, "", described.dtype if session.on_gpu else "float32")
     most_gb = min(torch.cuda.mem_get_info(session.device)[0] / 1e9, MEMORY_GB) / 2 if session.on_gpu else math.inf
-    asked, log = [question for _, question in pending], session.scratch / f"judge-{transport}.log"
-    order = JudgeOrder(config, spec, asked, images.__getitem__, log, Quiet(), most_gb)
+    spec, log = judge_spec(config, device), session.scratch / f"judge-{transport}.log"
+    order = JudgeOrder(config, spec, [question for _, question in pending], images.__getitem__, log, Quiet(), most_gb)
     begun = time.perf_counter()
-    with open_judge(order, [JudgeDevice.of(session.device)]) as judge:
+    with open_judge(order, [device]) as judge:
         start_s = time.perf_counter() - begun
         dict(answers(judge, spec, pending[:4]))  # warm up kernels and grammars
         begun = time.perf_counter()
@@ -54,7 +52,7 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
     unscored = [verdict.unscored for verdict in together.values() if verdict.unscored]
     changed = [key for key, verdict in alone.items() if verdict.answer != together[key].answer]
     figures = {
-        "card": described.name,
+        "card": JUDGE,
         "protocol": protocol,
         "start_s": round(start_s, 2),
         "questions": len(pending),
@@ -62,7 +60,7 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
         "compared_alone": len(alone),
         "changed": len(changed),
     }
-    text = f"{described.name}, {protocol}: {len(pending) / seconds:.1f} questions/s, started in {start_s:.1f} s"
+    text = f"{JUDGE}, {protocol}: {len(pending) / seconds:.1f} questions/s, started in {start_s:.1f} s"
     if unscored:
         raise CheckFailed(f"{text}; {len(unscored)} answers are unscored: {unscored[0]}", figures)
     if changed:

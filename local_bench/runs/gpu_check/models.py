@@ -17,17 +17,18 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from local_bench.core.errors import LocalBenchError, is_failure
 from local_bench.core.images import store_image
-from local_bench.core.types import Message, PhaseStarted, TimeCharged
-from local_bench.generators import numerics
+from local_bench.core.types import Message, PhaseStarted, TimeCharged, canonical_json
 from local_bench.generators.architecture import piece, with_config
 from local_bench.generators.base import gradient, half_mask
 from local_bench.generators.operations import usual_input_images
 from local_bench.generators.registry import Sampler
-from local_bench.generators.staged import Staged, family
+from local_bench.generators.staged import Staged
 from local_bench.models.cards import ModelCard, cards
+from local_bench.runs.config import EngineConfig, ModelConfig
 from local_bench.runs.gpu_check.checks import Session
-from local_bench.runs.work import BatchSizeChosen, ImagesFinished, Job, WorkOrder
-from local_bench.runs.worker import Worker
+from local_bench.runs.store import Candidate
+from local_bench.runs.work import BatchSizeChosen, ImagesFinished, ModelPlan, WorkOrder
+from local_bench.runs.worker import Worker, order_on
 
 OPERATIONS = {
     "aten::_scaled_dot_product_cudnn_attention": "cudnn",
@@ -189,43 +190,26 @@ def order_of(
     """A work order for this card with random weights, in the session's folder. As in a run, blocks are compiled on a
     GPU, and the attention kernel follows the device; on a CPU the precision is float32."""
     dtype = described.dtype if session.on_gpu else "float32"
-    return WorkOrder(
-        label=described.name,
-        card=described.model_copy(update={"dtype": dtype}),
-        weights=None,
-        parts={},
-        weights_sha256="random",
-        lossy={},
-        device=str(session.device),
-        attention=numerics.attention_backend(
-            "auto", session.device, dtype, described.attention, family(described.family).masks
-        ),
-        compile=numerics.compiles(compiled, session.device, offload),
-        offload=offload,
-        threads=1,
-        io_workers=2,
-        batch_order="plan",
-        batch_size=batch_size,
-        attempts=batch_size,
-        capacity_gb=None,
-        folder=session.scratch,
-    )
+    config = ModelConfig(card=described.name, batch_size=batch_size, attempts=batch_size)
+    model = ModelPlan(config, described.model_copy(update={"dtype": dtype}), weights_sha256="random")
+    return order_on(session.device, model, EngineConfig(compile=compiled), offload, folder=session.scratch)
 
 
-def jobs_of(order: WorkOrder, samplers: Sequence[Sampler]) -> list[Job]:
+def jobs_of(order: WorkOrder, samplers: Sequence[Sampler]) -> list[Candidate]:
     """One job per element of `samplers`, with input images for editing models."""
     jobs = []
     for i, sampler in enumerate(samplers):
         images = [gradient(k, sampler) for k in range(usual_input_images(order.card))]
         mask = store_image(order.inputs, half_mask(sampler).pixels) if order.card.takes.mask else None
-        shas = tuple(store_image(order.inputs, image) for image in images)
-        jobs.append(Job(f"{i}", PROMPTS[i % len(PROMPTS)], i, sampler, shas, mask))
+        shas = [store_image(order.inputs, image) for image in images]
+        work = canonical_json({"sampler": sampler.settings, "pictures": shas, "mask": mask})
+        jobs.append(Candidate(f"{i}", i, "", 1, order.label, 1, PROMPTS[i % len(PROMPTS)], work, seed=i))
     return jobs
 
 
 def make(
     order: WorkOrder,
-    jobs: Sequence[Job],
+    jobs: Sequence[Candidate],
     counter: KernelCounter | None = None,
     loaded: Callable[[], None] | None = None,
 ) -> Made:

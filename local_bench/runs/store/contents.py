@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from local_bench.core.types import digest, json_lines
-from local_bench.runs.store.store import Store
+from local_bench.runs.store.store import KEYS, Store
 
 FILES = ("run.yaml", "provenance.json")
 
@@ -43,23 +43,17 @@ RECORDED = "recorded"
 """The key in `meta` that says whether the stored digests describe the current rows: "1", or while a command runs
 "outdated" if they did when it started, "0" if not."""
 _OF_CANDIDATES = {
-    "verdicts": "x.work_id, judge, rubric, point, repeat",
-    "retests": "x.work_id, judge, rubric, point, repeat, round",
-    "scores": "x.work_id, name",
-    "decisions": "x.work_id",
+    table: f"{table} AS x JOIN candidates AS c USING (work_id)"
+    for table in ("verdicts", "retests", "scores", "decisions")
 }
-"""Table of rows of candidates -> their order. Rows of no candidate are left out; `verify` finds them."""
+"""Table of rows of candidates -> it with these. Rows of no candidate are left out; `verify` finds them."""
 _ROWS = {
-    "task": "SELECT task_id, * FROM tasks ORDER BY task_id",
+    "task": f"SELECT task_id, * FROM tasks ORDER BY {KEYS['tasks']}",
     "candidates": "SELECT task_id, * FROM candidates ORDER BY task_id, work_id",
-    **{
-        table: f"SELECT c.task_id, x.* FROM {table} AS x JOIN candidates AS c USING (work_id) ORDER BY {order}"
-        for table, order in _OF_CANDIDATES.items()
-        if table != "decisions"
-    },
+    **{table: f"SELECT c.task_id, x.* FROM {rows} ORDER BY {KEYS[table]}" for table, rows in _OF_CANDIDATES.items()},
     "decisions": "SELECT '', count(*) FROM decisions HAVING count(*) > 0",  # `verify` computes each of them again
-    "session": "SELECT session, * FROM sessions ORDER BY session",
-    "meter": "SELECT session, * FROM meter ORDER BY session, t0_ns",
+    "session": f"SELECT session, * FROM sessions ORDER BY {KEYS['sessions']}",
+    "meter": f"SELECT session, * FROM meter ORDER BY {KEYS['meter']}",
     "meta": f"SELECT key, * FROM meta WHERE key <> '{RECORDED}' ORDER BY key",
 }
 """Kind -> query of the group and the row."""
@@ -67,9 +61,9 @@ _TABLES = {"task": "tasks", "session": "sessions"}
 """Table of each kind of row, if its name differs."""
 _RESULTS = {
     "candidates": "work_id, model, state, pixels_sha256, unscored",
-    "verdicts": "x.work_id, judge, rubric, point, repeat, rubric_sha256, answer, labels, x.unscored",
-    "scores": "x.work_id, name, value, x.unscored, applies",
-    "decisions": "x.work_id, accepted, x.unscored, price_micro_usd",
+    "verdicts": "work_id, judge, rubric, point, repeat, rubric_sha256, answer, labels, x.unscored",
+    "scores": "work_id, name, value, x.unscored, applies",
+    "decisions": "work_id, accepted, x.unscored, price_micro_usd",
 }
 """Columns of a run's results, without clocks, costs, numerics and raw answers: equal for runs with equal digests."""
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -132,15 +126,12 @@ def result_leaves(store: Store) -> dict[str, str]:
     counted, judges = store.of_judges()
     leaves: dict[str, list[list[str]]] = {}
     for kind, selected in {"task": "content", **_RESULTS}.items():
-        if kind in _OF_CANDIDATES:
-            where = (
-                f"{kind} AS x JOIN candidates AS c USING (work_id) WHERE {counted if kind == 'verdicts' else 'TRUE'}"
-            )
-            order = _OF_CANDIDATES[kind]
-        else:
-            where, order = ("tasks", "task_id") if kind == "task" else (kind, "work_id")
-        query = f"SELECT task_id, {selected} FROM {where} ORDER BY {order}"
-        for task_id, sha256 in _digests(store, query, *(judges if kind == "verdicts" else ())).items():
+        table = _TABLES.get(kind, kind)
+        where, values = (counted, judges) if kind == "verdicts" else ("TRUE", [])
+        query = (
+            f"SELECT task_id, {selected} FROM {_OF_CANDIDATES.get(kind, table)} WHERE {where} ORDER BY {KEYS[table]}"
+        )
+        for task_id, sha256 in _digests(store, query, *values).items():
             leaves.setdefault(task_id, []).append([kind, sha256])
     return {task_id: digest([task_id, *rows]) for task_id, rows in sorted(leaves.items())}
 
@@ -153,8 +144,7 @@ def rows_to_digest(
     columns = _RESULTS[kind].replace("x.", "")
     if kind == "verdicts":
         columns = "work_id, rubric, point, repeat, rubric_sha256, judge, answer, labels, unscored"
-    order = _OF_CANDIDATES.get(kind, "work_id").replace("x.", "")
-    return store.db.chunks(f"SELECT {columns} FROM {kind} WHERE {counted} ORDER BY {order}", *judges)
+    return store.db.chunks(f"SELECT {columns} FROM {kind} WHERE {counted} ORDER BY {KEYS[kind]}", *judges)
 
 
 def _digests(store: Store, query: str, *values: str) -> dict[str, str]:

@@ -1,20 +1,23 @@
 """The rows of the store as types, and functions of its data frames. Money in micro-USD, time in nanoseconds, energy in
 millijoules."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NotRequired, Self
 
 from pydantic import Field, PositiveInt, TypeAdapter
 from typing_extensions import TypedDict
 
 from local_bench.core import strictjson
 from local_bench.core.money import part_of
-from local_bench.core.types import Decision, Score
+from local_bench.core.types import Decision, Score, canonical_json, digest, seed_of
 from local_bench.judges.rules import FileFacts
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from local_bench.generators.registry import Sampler
 
 State = Literal["planned", "done", "unscored"]
 Kind = Literal["metric", "judge"]
@@ -38,22 +41,46 @@ class Candidate:
     work_json: str
     """Everything that determines the image's bytes on a given machine, as canonical JSON."""
     seed: int
-    height: int | None
-    width: int | None
-    state: State
-    identity: str | None
+    height: int | None = None
+    width: int | None = None
+    state: State = "planned"
+    identity: str | None = None
     """sha256 over the work id and the numerics with which the image was made."""
-    pixels_sha256: str | None
-    unscored: str | None
+    pixels_sha256: str | None = None
+    unscored: str | None = None
     """Why there is no image."""
-    batch_size: int | None
-    truncated_json: str | None
-    cost_micro_usd: int | None
+    batch_size: int | None = None
+    truncated_json: str | None = None
+    cost_micro_usd: int | None = None
     """Cost of an imported image."""
+
+    @classmethod
+    def planned(cls, position: int, model: str, prompt: str, work: Mapping[str, Any], **more: Any) -> Self:
+        """The candidate of this work; `more` are further fields."""
+        work_id, sampler = digest(work), work.get("sampler", {})
+        place = position, work["task"], work["deliverable"], model, work["attempt"]
+        size = sampler.get("height"), sampler.get("width")
+        return cls(work_id, *place, prompt, canonical_json(work), seed_of(work_id), *size, **more)
 
     @cached_property
     def work(self) -> dict[str, Any]:
         return strictjson.stored_object(self.work_json)
+
+    @cached_property
+    def sampler(self) -> "Sampler":
+        from local_bench.generators.registry import Sampler
+
+        return Sampler(**self.work["sampler"])
+
+    @property
+    def input_images(self) -> tuple[str, ...]:
+        """Pixel digests of the input images that the model takes, in order."""
+        return tuple(self.work["pictures"])
+
+    @property
+    def mask(self) -> str | None:
+        """Pixel digest of the mask, for inpainting families."""
+        return self.work.get("mask")
 
     @property
     def image(self) -> str | None:
@@ -69,6 +96,18 @@ class Candidate:
     def key(self) -> tuple[str, str, int, int]:
         """(model, task, deliverable, attempt)"""
         return self.model, self.task_id, self.deliverable, self.attempt
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """One image whose file has been written, or the reason why there is none."""
+
+    work_id: str
+    pixels_sha256: str | None
+    batch_size: int | None
+    """None if a prompt or an input image could not be encoded."""
+    truncated: dict[str, int]
+    unscored: str | None = None
 
 
 class GeneratedRow(NamedTuple):
@@ -119,6 +158,10 @@ class OutcomeRow:
         return int(part_of(self.price_micro_usd, self.deliverables, self.candidate.deliverable - 1))
 
 
+AnswerKey = tuple[str, str, int, int, int]
+"""(work id, rubric, point, repeat, round)"""
+
+
 @dataclass(frozen=True)
 class VerdictRow:
     """A judge's answer to one question about a candidate, as it was stored: a verdict, or a repeated one (retest)."""
@@ -137,6 +180,10 @@ class VerdictRow:
     raw: str
     round: int = 0
     """0 for the verdict, and of a retest from 1."""
+
+    @property
+    def key(self) -> AnswerKey:
+        return self.work_id, self.rubric, self.point, self.repeat, self.round
 
 
 class ScoreRow(NamedTuple):

@@ -5,7 +5,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from itertools import chain, product
 from operator import attrgetter
@@ -29,6 +29,7 @@ from local_bench.runs.store.rows import (
     Committed,
     Counts,
     GeneratedRow,
+    ImageResult,
     Kind,
     MeterRow,
     ModelProgress,
@@ -51,18 +52,17 @@ _OUTCOMES = """SELECT c.*, t.category, t.price_micro_usd AS task_price_micro_usd
     d.unscored AS decision_unscored
   FROM candidates AS c JOIN tasks AS t USING (task_id) LEFT JOIN decisions AS d USING (work_id)"""
 _VERDICT_KEY = "work_id, judge, rubric, point, repeat"
-_FRAMES = {
-    "tasks": ("tasks", "task_id"),
-    "candidates": ("candidates", "work_id"),
-    "outcomes": (f"({_OUTCOMES})", "work_id"),
-    "verdicts": ("verdicts", _VERDICT_KEY),
-    "retests": ("retests", f"{_VERDICT_KEY}, round"),
-    "scores": ("scores", "work_id, name"),
-    "decisions": ("decisions", "work_id"),
-    "sessions": ("sessions", "session"),
-    "meter": ("meter", "session, t0_ns"),
+KEYS = {
+    "tasks": "task_id",
+    "candidates": "work_id",
+    "verdicts": _VERDICT_KEY,
+    "retests": f"{_VERDICT_KEY}, round",
+    "scores": "work_id, name",
+    "decisions": "work_id",
+    "sessions": "session",
+    "meter": "session, t0_ns",
 }
-"""Name -> what is read, and the order of its rows."""
+"""Table -> its key, in whose order its rows are read."""
 
 
 def columns(kind: type) -> str:
@@ -135,7 +135,7 @@ class Store:
         Numbers of scores are read with `scored`."""
         import pandas as pd
 
-        source, key = _FRAMES[name]
+        source, key = (f"({_OUTCOMES})", "work_id") if name == "outcomes" else (name, KEYS[name])
         read = self.db.columns(f"SELECT {', '.join(names) or '*'} FROM {source} WHERE {where} ORDER BY {key}", *values)
         return pd.DataFrame(
             {column: pd.array(cells, dtype=_DTYPES[_TYPES.get(column, "TEXT")]) for column, cells in read.items()}
@@ -298,29 +298,20 @@ class Store:
             outcomes.append(OutcomeRow(Candidate(*row[:n]), category, price, deliverables, decision))
         return outcomes
 
-    def enter_image(
-        self,
-        work_id: str,
-        *,
-        identity: str,
-        pixels_sha256: str | None,
-        unscored: str | None,
-        batch_size: int | None,
-        truncated: Mapping[str, int],
-    ) -> None:
+    def enter_image(self, image: ImageResult, identity: str) -> None:
         """Store that an image was generated, or why it was not. Its unscored metrics are deleted, so that they are
         computed again."""
-        self.write("DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", work_id)
+        self.write("DELETE FROM scores WHERE work_id = ? AND kind = 'metric' AND unscored IS NOT NULL", image.work_id)
         self.write(
             """UPDATE candidates SET state = ?, identity = ?, pixels_sha256 = ?, unscored = ?, batch_size = ?,
                truncated = ? WHERE work_id = ?""",
-            "unscored" if pixels_sha256 is None else "done",
+            "unscored" if image.pixels_sha256 is None else "done",
             identity,
-            pixels_sha256,
-            unscored,
-            batch_size,
-            json.dumps(truncated, sort_keys=True),
-            work_id,
+            image.pixels_sha256,
+            image.unscored,
+            image.batch_size,
+            json.dumps(image.truncated, sort_keys=True),
+            image.work_id,
         )
 
     # verdicts and scores
@@ -335,7 +326,7 @@ class Store:
         """Verdicts or retests of one judge, of all judges of the run, or with `counted=False` of former ones too, on
         all images or these; by candidate, judge, rubric, point, repeat and round, read as needed."""
         (where, judges), (on, ids) = self.of_judges(judge, counted), _one_of("work_id", work_ids)
-        query = f"SELECT {_VERDICT[table]} FROM {table} WHERE {where} AND {on} ORDER BY {_FRAMES[table][1]}"
+        query = f"SELECT {_VERDICT[table]} FROM {table} WHERE {where} AND {on} ORDER BY {KEYS[table]}"
         return (VerdictRow(*row) for rows in self.db.chunks(query, *judges, *ids) for row in rows)
 
     def enter_verdicts(self, rows: Iterable[VerdictRow], table: Literal["verdicts", "retests"] = "verdicts") -> None:
