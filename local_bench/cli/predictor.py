@@ -143,7 +143,7 @@ def _train_model(
     # unsuitable annotations are refused here, before hours of training
     untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
     train_predictor(runs, annotations, "servimage", seed, untrained, say_notes)
-    train_payment_model(runs, decided, config, out / MODEL, report=say)
+    train_payment_model(runs, decided, config, out / MODEL, say)
     if os.environ.get("RANK", "0") != "0":  # `accelerate launch` runs the training in several processes
         return None
     odds = log_odds_of(runs, out / MODEL)

@@ -347,7 +347,8 @@ def _write(
             note(f"adding {run.path}")
             _copy_images(run, whole)
         _add_results(whole, runs)
-        for session, rows in _sessions(runs):
+        sessions = _sessions(runs)
+        for session, rows in sessions:
             store.add_session(session, rows)
         with store.transaction():
             for key, value in metas.items():
@@ -355,7 +356,7 @@ def _write(
         provenance: dict[str, Any] = {}
         for run in sorted(runs, key=lambda run: bool(run.config.suite.shard)):  # first a merged run, which has all
             provenance = _union(run.store.json_meta("provenance") or {}, provenance)
-        whole.write_provenance(provenance | {"sessions": len(_sessions(runs))})
+        whole.write_provenance(provenance | {"sessions": len(sessions)})
         record(whole.store, file_digests(whole.path))
 
 

@@ -172,9 +172,7 @@ def train_payment_model(
     decided: Sequence[Mapping[str, bool]],
     config: PaymentConfig,
     out: Path,
-    *,
-    device: str = "auto",
-    report: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None],
 ) -> "Card":
     """Train on the images of `runs` with the annotators' decisions (work id -> accepted) of each, and write the model
     to the folder `out`; the same call continues an interrupted training. UserError as
@@ -191,15 +189,15 @@ def train_payment_model(
 
     of_runs = zip(runs, decided, strict=True)
     examples = tuple(one for run, decisions in of_runs for one in examples_of(run, decisions, config.seed))
-    return train(TrainingSet(examples, MEASURED), load, config, out, device=device, report=report)
+    return train(TrainingSet(examples, MEASURED), load, config, out, report=report)
 
 
-def log_odds_of(runs: Sequence[RunDir], artefact: Path, *, device: str = "auto") -> dict[str, float]:
+def log_odds_of(runs: Sequence[RunDir], artefact: Path) -> dict[str, float]:
     """Work id -> log-odds of payment, for the images of `runs`, annotated or not, that have a prediction. UserError if
     the artefact does not fit."""
     from local_bench.judges.payment.artefact import load
 
-    model = load(artefact, device=device)
+    model = load(artefact)
     if model.card.measured_names not in ([], list(MEASURED)):
         raise UserError(f"{artefact} reads other measured scores than this release has: train it again")
     return {

@@ -235,10 +235,9 @@ def thresholds_of(config: RunConfig) -> Mapping[str, float]:
     return config.acceptance.thresholds if thresholds is None else thresholds
 
 
-def decision_of(config: RunConfig, scores: Sequence[Score], thresholds: Mapping[str, float] | None = None) -> Decision:
-    """The decision on an image with these scores, including its hard rules if `acceptance.rules` is set. `thresholds`
-    are those of `thresholds_of(config)`, for callers that decide many images."""
-    decision = by_threshold(scores, thresholds_of(config) if thresholds is None else thresholds)
+def decision_of(config: RunConfig, scores: Sequence[Score]) -> Decision:
+    """The decision on an image with these scores, including its hard rules if `acceptance.rules` is set."""
+    decision = by_threshold(scores, thresholds_of(config))
     if not config.acceptance.rules:
         return decision
     return by_rules(decision, next((score for score in scores if score.name == RULES), None))
@@ -255,7 +254,7 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
     """The decisions that follow from the scores, the rule and the prices of the tasks, and are not stored so: the
     columns of `decisions`, by work id. The rule is applied to one image of all whose scores compare with the thresholds
     in the same way."""
-    config, thresholds, rule = run.config, thresholds_of(run.config), deciding(run.config)
+    rule = deciding(run.config)
     rows = run.store.frame("outcomes", ["work_id", "state", "unscored", "task_price_micro_usd"])
     made = (rows["state"] == "done").to_numpy(bool)
     cases = scores_by_image(run.store, rows["work_id"], list(rule), "judge", reasons=True)
@@ -270,7 +269,7 @@ def changed_decisions(run: RunDir) -> pd.DataFrame:
     for work_id, score in run.store.scores("judge", examples):
         scores[work_id].append(score)
     by_case = [
-        decision_of(config, scores[work_id], thresholds) if no_image is None else Decision(None, no_image)
+        decision_of(run.config, scores[work_id]) if no_image is None else Decision(None, no_image)
         for work_id, no_image in zip(examples, cases[_WITHOUT_IMAGE].iloc[first], strict=True)
     ]
     decided = pd.DataFrame(

@@ -196,7 +196,7 @@ def test_images_are_compared_as_they_are_ranked(tmp_path):
         (pair,) = found.significance
         assert (pair.a, pair.estimate) == (MODELS[1], 1)
         lead, sure = found.sentences(accounts)[:2]
-    assert lead.startswith(f"{MODELS[1]} has the most images accepted: 16 of 16 (")
+    assert lead.startswith(f"{MODELS[1]} has the most first attempts accepted: 16 of 16 (")
     assert "is significant" in sure
 
 

@@ -85,11 +85,11 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
     with RunDir.open(runs[0]) as run, RunDir.open(runs[1]) as other:
         seed = next(seed for seed in range(50) if _usable(examples_of(run, decided(run), seed)))
         settings = tiny.config(seed=seed, stage1=stage, stage2=stage, measured=True, max_tokens=4096, image_pixels=4096)
-        card = train_payment_model([run], [decided(run)], settings, tmp_path / "model", device="cpu")
+        card = train_payment_model([run], [decided(run)], settings, tmp_path / "model", lambda _: None)
         assert (tmp_path / "model" / Card.FILE).is_file()
         assert card.measured_names == list(MEASURED)
-        found = log_odds_of([other], tmp_path / "model", device="cpu")
-        odds = log_odds_of([run, other], tmp_path / "model", device="cpu")
+        found = log_odds_of([other], tmp_path / "model")
+        odds = log_odds_of([run, other], tmp_path / "model")
         images = {row.work_id for row in other.store.candidates() if row.image}
     assert set(found) == images
     assert all(map(math.isfinite, found.values()))

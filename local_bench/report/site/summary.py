@@ -164,7 +164,7 @@ def _first(ranked: Sequence[Settlement], noun: str) -> str:
     if not total.value_micro_usd:
         ends = interval(total.deliverable_acceptance_low, total.deliverable_acceptance_high)
         return (
-            f"{names} {has} the most images accepted{equally}: {total.n_accepted:,} of {images:,} "
+            f"{names} {has} the most {noun}s accepted{equally}: {total.n_accepted:,} of {images:,} "
             f"({percent(total.n_accepted / images)}; 95 % interval {ends})."
         )
     if not total.revenue_micro_usd:
