@@ -172,8 +172,8 @@ def prediction_powered(
     labels_part, judge_part = _errors(table)
     tuned = power is None
     if power is None:
-        spread = exact_dot(judge_part, judge_part)
-        power = min(1.0, max(0.0, -exact_dot(labels_part, judge_part) / spread)) if spread > 0 else 0.0
+        spread, rounding = exact_dot(judge_part, judge_part), 1e-24 * exact_dot(table.label_share, table.label_share)
+        power = min(1.0, max(0.0, -exact_dot(labels_part, judge_part) / spread)) if spread > rounding else 0.0
     if not table.label_share.any():
         power = 1.0  # the annotated images have no weight: the judge alone
     n_free = int((answered & (table.chances < 1)).sum())

@@ -69,6 +69,12 @@ def test_no_error_in_a_sample_is_not_certainty(n, variance):
     assert (found.low, found.high) == pytest.approx((0.5 - half, 0.5 + half))
 
 
+def test_equal_predictions_of_the_annotated_images_say_nothing_about_their_annotations():
+    """The mean of six times 0.9 is not exactly 0.9: the power is not the quotient of such differences."""
+    found = prediction_powered(range(12), [0.9] * 6 + [0.1] * 6, [1, 1, 1, 1, 1, 0] + [np.nan] * 6)
+    assert (found.power, found.estimate) == (0, pytest.approx(5 / 6))
+
+
 def test_a_judge_that_is_always_wrong_is_not_used():
     """The labels alone: 10 of 20 accepted."""
     labels = np.tile([1.0, 0.0], 50)
