@@ -214,7 +214,8 @@ def _own_errors(sides: tuple[Floats, Floats], table: Statistics, level: float) -
             continue
         ratio = exact_sum(a) / exact_sum(b)
         low, high = (least + (top - least) * end for end in ends)
-        errors.append(_OwnError(ratio, max(0.0, ratio - low), max(0.0, high - ratio), a - ratio * b))
+        contribution = np.where(np.abs(a - ratio * b) <= 1e-12 * a, 0.0, a - ratio * b)  # rounding has no correlation
+        errors.append(_OwnError(ratio, max(0.0, ratio - low), max(0.0, high - ratio), contribution))
     return errors
 
 

@@ -169,8 +169,7 @@ def prediction_powered(
         _inclusion_and_response(chances, sampled, answered),
         answered,
     )
-    labels_part, judge_part = _errors(table)
-    tuned = power is None
+    (labels_part, judge_part), tuned = _errors(table), power is None
     if power is None:
         spread, rounding = exact_dot(judge_part, judge_part), 1e-24 * exact_dot(table.label_share, table.label_share)
         power = min(1.0, max(0.0, -exact_dot(labels_part, judge_part) / spread)) if spread > rounding else 0.0

@@ -97,6 +97,15 @@ def test_models_that_are_accepted_always_and_never_have_an_interval():
     assert found.p < 0.001
 
 
+def test_a_constant_model_has_no_correlation_with_another():
+    """0.7 of every price is 0.7 of all prices but for rounding, which has no correlation with the other's residuals."""
+    price = np.array([1.0, 2, 3, 1, 2, 3, 3])
+    a, b = 0.7 * price, price * [0.5, 1, 1, 1, 1, 1, 1]
+    found, q = priced(a, b, price), b.sum() / price.sum()
+    low_a, high_b = share_interval(a, price)[0], share_interval(b, price)[1]
+    assert found.low == pytest.approx(0.7 - q - np.hypot(0.7 - low_a, high_b - q))
+
+
 @pytest.mark.parametrize("rates", [(0.98, 0.95), (0.95, 0.05)])
 def test_the_interval_covers_differences_of_models_near_the_ends_of_the_scale(rates, monkeypatch):
     monkeypatch.setattr(paired, "FLIPS", 999)
