@@ -237,11 +237,11 @@ def _ratio(part: Bools, whole: Bools) -> float | None:
 def cohens_d(accepted: Floats, rejected: Floats) -> float | None:
     """(mean accepted - mean rejected) / pooled standard deviation, with n1 + n2 - 2 degrees of freedom (Cohen 1988)."""
     n, m = len(accepted), len(rejected)
-    if n < 1 or m < 1 or n + m < 3:
+    if n < 1 or m < 1 or n + m < 3 or not (np.ptp(accepted) or np.ptp(rejected)):
         return None
     squares = float(np.sum((accepted - accepted.mean()) ** 2) + np.sum((rejected - rejected.mean()) ** 2))
     pooled = np.sqrt(squares / (n + m - 2))
-    return float((accepted.mean() - rejected.mean()) / pooled) if pooled > 0 else None
+    return float((accepted.mean() - rejected.mean()) / pooled)
 
 
 def hedges_g(d: float | None, df: int) -> float | None:

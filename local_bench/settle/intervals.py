@@ -63,7 +63,7 @@ def mean_interval(
         return None if ends is None else (low + ends[0] * (high - low), low + ends[1] * (high - low))
     mean, error = ratio_and_error(above, below)
     half = student(max(1.0, kish(below) - 1), level) * error
-    return (mean - half, mean + half) if half > 0 else None
+    return (mean - half, mean + half) if half > 1e-9 * abs(mean) else None
 
 
 def amounts(ends: tuple[float, float] | None, total: float) -> tuple[int, int] | None:

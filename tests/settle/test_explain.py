@@ -186,6 +186,7 @@ def test_cohens_d_and_hedges_g_by_hand():
     assert cohens_d(np.array([3.0, 4, 5]), np.array([0.0, 2, 2, 4])) == pytest.approx(2 / 2**0.5)
     assert cohens_d(np.array([1.0]), np.array([1.0])) is None
     assert cohens_d(np.array([1.0, 1]), np.array([2.0, 2])) is None
+    assert cohens_d(np.array([0.7] * 3), np.array([2.0] * 3)) is None, "the mean of three times 0.7 is not exactly 0.7"
 
 
 def test_auc_is_mann_and_whitneys():

@@ -58,6 +58,7 @@ def test_nothing_and_all_are_no_points_and_fewer_than_two_tasks_have_none():
     assert share_interval([5], [10]) is rate_interval([], []) is mean_interval([1.0], [1]) is None
     assert share_interval([5, 0], [10, 0]) is None, "an order without a price says nothing about a share"
     assert mean_interval([2.0, 2.0], [1, 1]) is None, "on an unbounded scale equal values have no interval"
+    assert mean_interval([3.1, 2 * 3.1, 3 * 3.1], [1, 2, 3]) is None, "nor have values that differ by rounding"
     assert mean_interval([5.0, 5.0], [1, 1], (0, 5))[1] == 5
 
 
