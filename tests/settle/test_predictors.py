@@ -88,6 +88,15 @@ def test_random_labels_have_chance_auc():
     assert fit_concepts(leaky, labels).quality.auc > 0.7, "the negative control: each image an order of its own"
 
 
+def test_a_score_that_all_annotated_images_share_says_nothing_about_another_value():
+    """Six orders of one image with 0.7, of which four are paid for: the mean of 0.7 is not exactly 0.7."""
+    names, tasks = ("s",), np.arange(6)
+    table = Features(names, np.full((6, 1), 0.7), np.ones((6, 1), bool), ("x",) * 6, np.ones(6, np.int64), tasks)
+    model = fit_concepts(table, [1, 1, 1, 1, 0, 0]).predictor
+    other = replace(table, scores=np.full((6, 1), 3.0))
+    assert model.probabilities(other) == pytest.approx(model.probabilities(table))
+
+
 def test_fifty_labels_are_better_than_chance():
     """With unbalanced folds the prediction could be reversed and the AUC be far below a half."""
     for seed in (0, 1):

@@ -223,7 +223,7 @@ def _log_odds(table: Floats, accepted: Bools) -> Linear:
     from sklearn.linear_model import LogisticRegression
 
     middle, spread = table.mean(axis=0), table.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
+    spread = np.where(np.ptp(table, axis=0) > 0, spread, 1.0)
     regression = LogisticRegression(C=1.0, max_iter=1000).fit((table - middle) / spread, accepted)
     coefficients = regression.coef_[0] / spread
     return Linear(float(regression.intercept_[0] - coefficients @ middle), tuple(map(float, coefficients)))
