@@ -19,7 +19,9 @@ from local_bench.generators.base import GenerationRequest, InputImage, Item, gra
 from local_bench.generators.memory import OFFLOADABLE
 from local_bench.generators.operations import count
 from local_bench.generators.staged import warm_up
+from local_bench.models.cards import SHIPPED
 from local_bench.models.gpus import gpu_of
+from local_bench.models.weights import resolve
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import RunPlan
 from local_bench.runs.prices import price_of
@@ -52,6 +54,8 @@ def _measured(config: RunConfig, model: ModelPlan, rows: list[Candidate], entry:
     """Seconds of a model's stages in batches of the planned size, with the planned offloading; images are discarded.
     `load_s` of random weights excludes the time to read files."""
     engine, batch_size = config.engine, entry["batch_size"]
+    if model.card and model.card.source.build == SHIPPED:  # its tokenizers are files
+        model = replace(model, weights=resolve(model.card))
     (sampler, n_images), _ = Counter((row.sampler, len(row.input_images)) for row in rows).most_common(1)[0]
     device = numerics.choose_devices(engine.device, 1)[0]
     offload = OFFLOADABLE if engine.offload == "always" else tuple(entry["offload"])

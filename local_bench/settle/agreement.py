@@ -126,7 +126,7 @@ def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "
     if len(values) == 1:
         return Agreement(None, len(paired), n_excluded, ALL_ALIKE)
     ratings = np.asarray(paired, dtype=np.float64)  # (units, raters), NaN for None
-    counts = (ratings[:, :, None] == values).sum(axis=1)  # (units, values)
+    counts = (ratings[:, :, None] == values).sum(axis=1, dtype=np.float64)  # (units, values)
     n = counts.sum(axis=1)
     alike = ((counts[n == k], k) for k in np.unique(n))  # sums of integers are the same on every processor
     coincidences = sum(((c.T @ c - np.diag(c.sum(axis=0))) / (k - 1) for c, k in alike), np.zeros([len(values)] * 2))

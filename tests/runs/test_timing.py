@@ -15,8 +15,9 @@ from local_bench.runs.timing import add_timings
 
 @pytest.fixture(scope="module")
 def planned():
-    """A plan of two small models, one without applicable tasks and one without an architecture, made without their
-    weights. Instead of seconds the clock counts calls of modules, which do not depend on other processes."""
+    """A plan of two small models, one without applicable tasks, one without an architecture and one that ships
+    with its weights, made without files. Instead of seconds the clock counts calls of modules, which do not depend on
+    other processes."""
     calls = itertools.count()
     hook = register_module_forward_hook(lambda *_: next(calls) and None)
     clock = SimpleNamespace(monotonic=lambda: next(calls) * 1e-3)
@@ -28,6 +29,7 @@ def planned():
             {"card": "tiny-sd3", "lossy": {"weights": "float8_e4m3fn"}},
             {"card": "tiny-pix2pix"},
             {"card": "sd-1.5"},
+            {"card": "mini-flux"},
         ],
         metrics=[],
         engine={"device": "cpu"},
@@ -42,10 +44,10 @@ def planned():
 
 
 def test_a_trial_predicts_the_time_of_the_run(planned):
-    flux, sd3, pix2pix, pipeline = planned["models"]
-    for entry in (flux, sd3):
+    flux, sd3, pix2pix, pipeline, shipped = planned["models"]
+    for entry in (flux, sd3, shipped):
         measured = entry["measured"]
-        assert (measured["device"], measured["random_weights"]) == ("cpu", True)
+        assert (measured["device"], measured["random_weights"]) == ("cpu", entry is not shipped)
         assert measured["batch_size"] == entry["batch_size"]
         assert measured["step_s"] > 0
         assert measured["gpu_hours"] * 3600 >= entry["n_images"] * measured["s_per_image"]

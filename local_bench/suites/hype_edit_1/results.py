@@ -101,7 +101,7 @@ def read_raters(paths: Sequence[Path]) -> tuple[Judgements, list[Judgement]]:
         cast = [vote.passed for vote in file_votes]
         verdict = next((verdict for verdict in (True, False) if 2 * cast.count(verdict) > len(cast)), None)
         rows.append(Judgement(*key, verdict, any(vote.made for vote in file_votes)))
-    return joined(parts, rows), [row for row in rows if row.passed is None]
+    return joined(parts, rows), [row for row in rows if row.passed is None and row.made]
 
 
 def joined(parts: Sequence[Judgements], rows: Sequence[Judgement]) -> Judgements:

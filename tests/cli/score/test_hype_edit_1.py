@@ -106,7 +106,9 @@ def test_an_attempt_without_an_image_is_missing_and_has_no_cost(score, tmp_path,
     file.write_text(file.read_text().replace('"verdict": null', '"verdict": null, "made": false'))
     files = [file, tmp_path / "second.json"][:raters]
     files[-1].write_bytes(file.read_bytes())
-    a = score("hype-edit-1", *files, *costs, *["--raters"] * (raters > 1))[1]["models"]["a"]
+    scored = score("hype-edit-1", *files, *costs, *["--raters"] * (raters > 1))[1]
+    a = scored["models"]["a"]
+    assert scored.get("n_open", 0) == 0
     assert (a["n"], a["n_unscored"], a["n_missing"]) == (6, 0, 2)
     assert (a["pass_rate"], a["pass_rate_high"]) == (1 / 8, 3 / 8)
     counts = ("n_passed", "n_passed_high", "n_images", "n_reviews")
