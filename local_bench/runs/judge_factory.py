@@ -259,7 +259,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
 
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         processor_kwargs = described.mm_processor_kwargs or {}
-        longest = described.context  # as of vLLM, whose `max_model_len` grows up to it (`_context`)
+        longest = described.context  # as of vLLM, whose `max_model_len` grows up to it (`_needs`)
         with Local(weights, prepared, device, spec.dtype, batch_size, processor_kwargs, longest) as local:
             yield local
         return
