@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -33,6 +34,8 @@ _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     "\N{GREEK SMALL LETTER RHO}": r"$\rho$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
     "↑": r"$\uparrow$",
     "↓": r"$\downarrow$",
     YES: r"$\checkmark$",
@@ -175,10 +178,11 @@ def csv_text(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A tabular of booktabs rules inside a table environment; text columns left, numbers and empty columns right."""
-    kinds = ({type(row[i]) for row in table.rows} - {type(None)} for i in range(len(table.columns)))
-    aligned = "".join("l" if kind == {str} else "r" for kind in kinds)
-    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{{aligned}}}", r"\toprule"]
+    """A tabular of booktabs rules inside a table environment, no wider than the line; text columns left, of several
+    lines if long, numbers and empty columns right."""
+    aligned = "".join(_alignment(i, [row[i] for row in table.rows]) for i in range(len(table.columns)))
+    lines = [r"\begin{table}", r"\centering", r"\begin{adjustbox}{max width=\linewidth}"]
+    lines += [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule"]
     if any(column.group for column in table.columns):
         heads, rules, at = [], [], 1
         for group, members in groupby(column.group for column in table.columns):
@@ -193,10 +197,18 @@ def latex(table: Table) -> str:
         texts = [_escaped(shown(cell, column)) for cell, column in zip(row, table.columns, strict=True)]
         cells = [t if isinstance(cell, str) else re.sub(r"^-\b", "$-$", t) for cell, t in zip(row, texts, strict=True)]
         lines.append(_line([_MARKS[table.marks.get((i, j))].format(cell) for j, cell in enumerate(cells)]))
-    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
-    return "\n".join(
-        [r"% \usepackage{booktabs,amssymb}", *(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines]
-    )
+    lines += [r"\bottomrule", r"\end{tabular}", r"\end{adjustbox}"]
+    lines += [rf"\caption{{{_escaped(table.title)}}}", r"\end{table}"]
+    before = [r"% \usepackage{booktabs,amssymb,adjustbox}"]
+    if any(unicodedata.east_asian_width(c) in "FW" for line in lines for c in line):
+        before.append(r"% \usepackage[scheme=plain]{ctex} and XeLaTeX or LuaLaTeX, for the Chinese characters")
+    return "\n".join([*before, *(f"% {clean(note)}".replace("\n", " ") for note in table.notes), *lines])
+
+
+def _alignment(i: int, cells: Sequence[Cell]) -> str:
+    if {type(cell) for cell in cells} - {type(None)} != {str}:
+        return "r"
+    return "p{5cm}" if i and max(len(str(cell)) for cell in cells) > 40 else "l"  # the first column names the row
 
 
 def _line(cells: list[str]) -> str:

@@ -90,6 +90,18 @@ def test_latex_has_the_units_of_columns_minus_signs_and_numbers_at_the_right():
     assert r"b\_c & 0.50 & -- & -- & -- \\" in result
 
 
+def test_latex_is_no_wider_than_the_line_and_names_what_its_characters_need():
+    columns = (Column("m", "Model"), Column("d", "Task Description"), Column("x", "X"))
+    result = latex(Table("T", columns, (("a" * 41, "换证件照底色 ≤ 2 ≥ 1", 1), ("b", "word " * 9, 2), ("c", None, 3))))
+    assert r"\begin{adjustbox}{max width=\linewidth}" + "\n" + r"\begin{tabular}{lp{5cm}r}" in result
+    assert r"\end{tabular}" + "\n" + r"\end{adjustbox}" in result
+    assert r"换证件照底色 $\leq$ 2 $\geq$ 1 & 1 \\" in result
+    packages = [line for line in result.splitlines() if line.startswith(r"% \usepackage")]
+    assert packages[0] == r"% \usepackage{booktabs,amssymb,adjustbox}"
+    assert packages[1].startswith(r"% \usepackage[scheme=plain]{ctex} and XeLaTeX or LuaLaTeX")
+    assert latex(TABLE).count("usepackage") == 1
+
+
 @pytest.mark.parametrize("name", ["[1] by us", "*best*"])
 def test_no_cell_of_latex_is_an_argument_of_the_line_before(name):
     result = FORMATS["latex"](Table("t", (Column("m", "Model"), Column("x", "X")), ((name, 1), (name, 2)), ()))
