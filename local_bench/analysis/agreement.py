@@ -217,8 +217,9 @@ class _Comparison:
             own, of_other = (_number(side.get(unit), in_points) for side in (a, b))
             if own is not None and of_other is not None:
                 differences[task].append(own - of_other)
-        # each rater's mean of a model, for decisions the acceptance rate, over the images that both rated
-        x, y = ([fmean(pair[i] for pair in both) if both else None for both in of_models.values()] for i in (0, 1))
+        # each rater's mean of a model, for decisions the acceptance rate, over the images that both rated; rounded, so
+        # that equal means of sixths, such as 7/6 and 7/6 or 1 and 4/3, have one rank
+        x, y = ([round(fmean(p[i] for p in both), 12) if both else None for both in of_models.values()] for i in (0, 1))
         return Pair(
             dimension,
             judge,

@@ -24,6 +24,8 @@ Mask = NDArray[np.bool_]
 
 ACCEPTED, REJECTED, UNSCORED = 1, 0, -1
 _SAFE = 2**62
+_SCORE_UNITS = 10**9
+"""Sums of scores are equal if they are so to a billionth."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,9 @@ def outcome_table(
     rated: Ints = np.broadcast_to(tasks.deliverables, shape)
     if scores is not None:
         scored = cell[np.array([score is not None for score in scores], dtype=np.bool_)]
-        sums = cell_sums(scored, shape, amounts([score for score in scores if score is not None]))
+        units, wholes = whole([round(score, 12) for score in scores if score is not None])
+        step = max(1, units // _SCORE_UNITS)  # 5/3 and 7/3 as written, with 16 digits, are more than 2 and 2
+        sums = (cell_sums(scored, shape, exact(wholes)) + step // 2) // step
         rated = cell_sums(scored, shape)
     made, accepted, unscored = (
         cell_sums(rows, shape) for rows in (cell, cell[decision == ACCEPTED], cell[decision == UNSCORED])
@@ -179,8 +183,3 @@ def table_of(lines: pd.DataFrame, scores: Sequence[Decimal | None] | None = None
         decisions(made["accepted"]),
         None if scores is None else list(compress(scores, has_image)),
     )
-
-
-def amounts(scores: Sequence[Decimal]) -> Ints:
-    """Scores as integers of one unit, in a type wide enough for their sum."""
-    return exact(whole(scores)[1])

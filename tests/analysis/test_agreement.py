@@ -77,6 +77,36 @@ def label(model, task, **scores):
     return {"model": model, "task_id": task, "deliverable": 1, **scores}
 
 
+def test_models_with_equal_means_have_one_rank_whatever_the_last_digits_of_their_sums(tmp_path):
+    texts = {"a": ((2, 1), (2, 1)), "b": ((1, 1), (1, 2)), "c": ((3, 3), (3, 3)), "d": ((4, 4), (4, 4))}
+    config = RunConfig(
+        name="run",
+        models=[ModelConfig(card=model) for model in texts],
+        judge=JudgeConfig(card="one"),
+        panel=[JudgeConfig(card="two")],
+    )
+    with RunDir.begin(tmp_path / "run", config) as run, run.store.transaction():
+        to = Writer(run)
+        to.judges({ONE: "one", TWO: "two"})
+        for i in range(2):
+            to.task(task := order(f"t{i}", "Portrait", 1_000_000, 1), i)
+            for n, (model, of_model) in enumerate(texts.items()):
+                work_id, (realism, text) = to.candidate(task, 1, model), of_model[i]
+                judged(to, work_id, TWO, (1, 1), n + 1)
+                judged(to, work_id, ONE, (1, 1), 1)
+                to.write(
+                    "UPDATE verdicts SET answer = ? WHERE work_id = ? AND judge = ? AND rubric = 'veq_technical'",
+                    *(json.dumps({"clarity": 1, "realism": realism}), work_id, ONE),
+                )
+                to.write(
+                    "UPDATE verdicts SET answer = ? WHERE work_id = ? AND judge = ? AND rubric = 'veq_text'",
+                    *(json.dumps({"has_text": True, "text": text}), work_id, ONE),
+                )
+    rho = pair(found(tmp_path / "run"), "one", "two", "veq").rho
+    assert rho.value == pytest.approx(4.5 / (4.5 * 5) ** 0.5)  # of the ranks 1.5, 1.5, 3, 4 and 1, 2, 3, 4
+    assert rho.by_chance == pytest.approx(2 / 24)
+
+
 def test_two_judges(path):
     of = found(path)
     assert (of.judges, of.raters) == (["one", "two"], [])

@@ -135,6 +135,12 @@ def test_no_auc_interval_of_few_tasks_and_none_that_depends_on_the_order_of_rows
     assert whole[0] < auc(numbers, accepted) < whole[1]
 
 
+def test_composites_are_equal_whatever_the_last_digits_of_their_sums():
+    found = composite(table([[0, 13 / 6, 2], [0, 7 / 6, 3], [0, 13 / 6, 4], [0, 7 / 6, 5]]))
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+
+
 def test_the_composite_needs_every_score_that_applies():
     found = composite(table([[1, 2, NA], [1, 2, 6], [1, GAP, 6], [NA, NA, NA]]))
     assert found[:2].tolist() == [1.5, 3]

@@ -9,7 +9,8 @@ import pytest
 from local_bench.core.types import Decision, Score
 from local_bench.settle.acceptance import by_threshold
 from local_bench.settle.settlement import by_category, compete, earnings, settle
-from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, amounts, outcome_table, table_of, tasks_of, whole
+from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, outcome_table, table_of, tasks_of, whole
+from local_bench.settle.table import exact as integers
 from tests.lines import Line, frame
 
 YES, NO, OPEN = Decision(True), Decision(False), Decision(None, "no answer")
@@ -79,7 +80,7 @@ def test_sums_stay_exact_where_int64_would_not_do(price):
 
 
 def test_scores_that_int64_cannot_hold_are_summed_all_the_same():
-    wide = amounts([Decimal("1." + "1" * 25), Decimal("2")])
+    wide = integers(whole([Decimal("1." + "1" * 25), Decimal("2")])[1])
     assert list(wide) == [int("1" + "1" * 25), 2 * 10**25]
 
 

@@ -130,6 +130,17 @@ def test_a_remaining_tie_shares_revenue_and_rank_and_an_absent_score_leaves_it_o
     assert [(won[m]["revenue_low_usd"], won[m]["revenue_high_usd"]) for m in "ac"] == [(0, 50.5), (0, 50.5)]
 
 
+def test_scores_whose_decimals_do_not_end_are_a_tie_if_their_sums_are_equal(score, tmp_path):
+    thirds = ("1.6666666666666667", "2.3333333333333335", None)  # 5/3 and 7/3, as a run exports them
+    decisions = decided("a", t1=[True] * 3) | decided("b", t1=[True] * 3)
+    scores = {("a", "t1", i): thirds for i in (1, 2, 3)} | {("b", "t1", i): ("2", "2", None) for i in (1, 2, 3)}
+    _, result, _ = score("servimage", *write(tmp_path, {"t1": ORDERS["t1"]}, decisions, scores))
+    assert [result["competition"][m]["revenue_usd"] for m in "ab"] == [50, 50]
+    scores[("b", "t1", 3)] = ("2", "2.000001", None)
+    _, result, _ = score("servimage", *write(tmp_path, {"t1": ORDERS["t1"]}, decisions, scores))
+    assert [result["competition"][m]["revenue_usd"] for m in "ab"] == [0, 100]
+
+
 def test_open_images_are_counted_and_bounded_from_both_sides(score, tmp_path):
     decisions = decided("a", t1=[True, None, False], t2=[None]) | decided("b", t1=[True, False, False], t2=[True])
     status, result, stderr = score("servimage", *write(tmp_path, ORDERS, decisions))
