@@ -27,6 +27,7 @@ DAGGER = "\N{DAGGER}"
 YES, NO = "\N{CHECK MARK}", "\N{MULTIPLICATION SIGN}"
 _FIGURE = re.compile(r"[-\N{EN DASH}$\d]")
 _SPECIAL = {c: f"\\{c}" for c in "&%$#_{}"} | {
+    "\0": "{}",  # between hyphens, which would be a dash
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
@@ -217,7 +218,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return "".join(_SPECIAL.get(c, c) for c in clean(text).replace("\n", " "))
+    return "".join(_SPECIAL.get(c, c) for c in re.sub("-(?=-)", "-\0", clean(text).replace("\n", " ")))
 
 
 def markdown(table: Table) -> str:

@@ -92,7 +92,10 @@ def test_latex_has_the_units_of_columns_minus_signs_and_numbers_at_the_right():
 
 def test_latex_is_no_wider_than_the_line_and_names_what_its_characters_need():
     columns = (Column("m", "Model"), Column("d", "Task Description"), Column("x", "X"))
-    result = latex(Table("T", columns, (("a" * 41, "换证件照底色 ≤ 2 ≥ 1", 1), ("b", "word " * 9, 2), ("c", None, 3))))
+    result = latex(
+        Table("T", columns, (("a" * 41, "换证件照底色 ≤ 2 ≥ 1", 1), ("b---2", "word " * 9, 2), ("c", None, 3)))
+    )
+    assert r"b-{}-{}-2 & " in result
     assert r"\begin{adjustbox}{max width=\linewidth}" + "\n" + r"\begin{tabular}{lp{5cm}r}" in result
     assert r"\end{tabular}" + "\n" + r"\end{adjustbox}" in result
     assert r"换证件照底色 $\leq$ 2 $\geq$ 1 & 1 \\" in result
