@@ -58,7 +58,7 @@ def printed(columns: Sequence[Column], rows: Iterable[Any], notes: Sequence[str]
 
 
 def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) -> Table:
-    """`table` with the first values of each column that ranks its rows marked; equal values have one rank."""
+    """`table` with the first values of each ranking column marked; values that are equal to 12 digits have one rank."""
     cells: dict[tuple[int, int], Mark] = {}
     within = None if table.ranked_within is None else table.keys.index(table.ranked_within)
     groups: dict[Cell, list[int]] = {}
@@ -66,7 +66,7 @@ def ranked(table: Table, marks: Sequence[Mark] = ("best", "second", "third")) ->
         groups.setdefault(None if within is None else row[within], []).append(i)
     for j, column in enumerate(table.columns):
         for rows in groups.values() if column.higher_is_better is not None else ():
-            numbers = {i: float(value) for i in rows if isinstance(value := table.rows[i][j], float | int)}
+            numbers = {i: float(f"{x:.12g}") for i in rows if isinstance(x := table.rows[i][j], float | int)}
             ordered = sorted(set(numbers.values()), reverse=bool(column.higher_is_better))
             by_value = dict(zip(ordered, marks, strict=False)) if len(ordered) > 1 else {}
             cells |= {(i, j): by_value[value] for i, value in numbers.items() if value in by_value}

@@ -90,6 +90,13 @@ def test_latex_has_the_units_of_columns_minus_signs_and_numbers_at_the_right():
     assert r"b\_c & 0.50 & -- & -- & -- \\" in result
 
 
+def test_equal_means_are_both_marked_whatever_the_last_digits_of_their_sums():
+    columns = (Column("m", "Model"), Column("x", "X", ".2f", higher_is_better=True))
+    rows = (("a", (7 / 6 + 7 / 6) / 2), ("b", (1 + 4 / 3) / 2), ("c", 1.0))
+    assert rows[0][1] != rows[1][1]
+    assert ranked(Table("T", columns, rows)).marks == {(0, 1): "best", (1, 1): "best", (2, 1): "second"}
+
+
 def test_latex_is_no_wider_than_the_line_and_names_what_its_characters_need():
     columns = (Column("m", "Model"), Column("d", "Task Description"), Column("x", "X"))
     result = latex(
