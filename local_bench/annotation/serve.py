@@ -88,7 +88,8 @@ def lock_annotations(folder: Path) -> Iterator[None]:
     """Lock the annotations in `folder` against a second server during the block. LedgerError if a server has it."""
     from local_bench.runs.rundir import take_lock  # `view` needs the addresses of this module, and no run
 
-    with os.fdopen(take_lock(folder, LOCK, f"an annotation server is running for {folder}: stop it first (Ctrl-C)")):
+    held = f"an annotation server is running for {folder}, or a merge into it: stop it first (Ctrl-C)"
+    with os.fdopen(take_lock(folder, LOCK, held)):
         yield
 
 

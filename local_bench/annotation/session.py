@@ -238,8 +238,7 @@ class Queue:
     def coverage(self) -> dict[int, int]:
         """Number of answers -> number of items with as many."""
         with self._lock:
-            counts = Counter(len(self._given.get(item.item_id, ())) for item in self.items)
-            return dict(sorted(counts.items()))
+            return dict(sorted(Counter(len(self._given.get(item.item_id, ())) for item in self.items).items()))
 
     def on_screen(self) -> dict[str, int]:
         """Annotator -> number of items that are kept for them now."""

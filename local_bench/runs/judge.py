@@ -241,8 +241,7 @@ def spec_in(run: RunDir, config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
 
 def _questions(run: RunDir) -> list[list[tuple[str, Question]]]:
     """As `questions_of`, of all existing images."""
-    tasks = {task.task_id: task for task in run.store.tasks()}
-    return list(questions_of(run, tasks, sets(run.store.images())))
+    return list(questions_of(run, {task.task_id: task for task in run.store.tasks()}, sets(run.store.images())))
 
 
 def judge_requests(

@@ -26,7 +26,7 @@ from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
 from local_bench.runs.judge import combined_repeats
 from local_bench.runs.plan import in_shard
-from local_bench.runs.rundir import RunDir, first_config_difference, take_lock
+from local_bench.runs.rundir import SIDE_FILES, RunDir, first_config_difference, take_lock
 from local_bench.runs.scoring import computed_scores, decide, sets
 from local_bench.runs.scoring import parts as parts_of
 from local_bench.runs.store import Candidate, MeterRow, ScoreRow, SessionRow, Store, VerdictRow
@@ -66,6 +66,8 @@ def merge(
     of an image, another answer or score, a missing shard (unless `partial`), or a part with faults (`verify`).
     """
     with storage_errors(out):
+        if _former(out).is_dir():
+            os.close(take_lock(_former(out), held=f"another process replaces {out}: wait for it, then merge again"))
         _end_replacement(out)
     whole = out.resolve()
     paths = sorted({path.resolve() for path in parts} | ({whole} if (out / "run.yaml").exists() else set()))
@@ -105,7 +107,7 @@ def merge(
         merge_annotations(new, [run.path for run in runs])
         if changed := [run.path for run in runs if run.path != whole and run.written_meanwhile]:
             raise LedgerError(f"{changed[0]} was written during the merge: wait for its command, then merge again")
-        _put(new, out)
+        _put(new, out, whole in paths)
     return Merged(out, len(runs), len(tasks), len(candidates), tuple(dict.fromkeys(chain(*missing.values()))))
 
 
@@ -116,15 +118,8 @@ def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, di
     """The config of the whole, and by model the shards that no part has."""
     first, models = runs[0].config, {model.label: model for run in runs for model in run.config.models}
     for run in runs[1:]:
-        of_run = {model.label: model for model in run.config.models}
-        alike = run.config.model_copy(update={"models": first.models, "suite": _whole(run.config).suite})
-        difference = first_config_difference(_whole(first), alike)
-        for label, model in of_run.items():
-            difference = difference or first_config_difference(
-                _whole(first).model_copy(update={"models": [models[label]]}),
-                _whole(first).model_copy(update={"models": [model]}),
-            )
-        if difference:
+        others = _whole(first).model_copy(update={"models": [models[model.label] for model in run.config.models]})
+        if difference := first_config_difference(others, _whole(run.config)):
             raise ConfigError(f"{runs[0].path} and {run.path} are runs with different configs ({difference}): {_RERUN}")
     lists = {tuple(model.label for model in run.config.models) for run in runs}
     labels = next(iter(lists)) if len(lists) == 1 else tuple(sorted(models))
@@ -471,25 +466,32 @@ def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]
     return [sessions[key] for key in ordered for _ in range(most[key])]
 
 
-def _put(new: Path, out: Path) -> None:
+def _put(new: Path, out: Path, replaces: bool) -> None:
     """Move the finished run to `out`; an earlier run there is replaced, with a copy of it kept until the end."""
     with storage_errors(out):
         try:
-            if out.exists() and any(out.iterdir()):
+            if replaces:
                 out.rename(_former(out))
+            elif out.exists() and any(out.iterdir()):
+                raise UserError(f"another process has written {out} meanwhile: merge again, or give a new folder")
             new.rename(out)
         finally:
             _end_replacement(out)
 
 
 def _end_replacement(out: Path) -> None:
-    """Remove the run that a merge has replaced; without the new run (a merge was killed) it goes back in place: it may
-    be all that is left of some parts."""
-    if _former(out).is_dir():
-        if out.exists() and any(out.iterdir()):
-            shutil.rmtree(_former(out))
-        else:
-            _former(out).rename(out)
+    """Remove the run that a merge has replaced, whose other files (notes, logs, reports) stay; without the new run (a
+    merge was killed) it goes back in place: it may be all that is left of some parts."""
+    former = _former(out)
+    if former.is_dir() and out.exists() and any(out.iterdir()):
+        for file in sorted(former.rglob("*")):
+            target = out / file.relative_to(former)
+            if file.is_file() and not target.exists() and not file.name.endswith(SIDE_FILES):
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.rename(target)
+        shutil.rmtree(former)
+    elif former.is_dir():
+        former.rename(out)
 
 
 def _former(out: Path) -> Path:

@@ -100,8 +100,7 @@ class RunDir:
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the run at `path` for reading. Raises UserError or LedgerError."""
-        config = read_run_config(path)
-        return cls(path, config, Store(path / LEDGER), None)
+        return cls(path, read_run_config(path), Store(path / LEDGER), None)
 
     @classmethod
     def view(cls, path: Path, config: RunConfig) -> Self:
@@ -295,7 +294,7 @@ def _short(value: Any) -> str:
 
 # ---- recovery of a damaged ledger
 
-_SIDE_FILES = ("-journal", "-wal", "-shm")
+SIDE_FILES = ("-journal", "-wal", "-shm")
 """Suffixes of SQLite's side files; applied to another database of the same name they would corrupt it."""
 
 
@@ -339,7 +338,7 @@ def recover(path: Path) -> Recovered:
             scratch = path / f".{LEDGER}.writing"
             shutil.copyfile(backup, scratch)
             kept = free_name(path, "ledger.damaged.{}.sqlite")
-            for suffix in _SIDE_FILES:
+            for suffix in SIDE_FILES:
                 side = ledger.with_name(ledger.name + suffix)
                 if side.exists():
                     side.rename(kept.with_name(kept.name + suffix))

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.runs import merge as merging
 from local_bench.runs.config import parse_shard
 from local_bench.runs.plan import in_shard
-from local_bench.runs.rundir import RunDir, read_run_config
+from local_bench.runs.rundir import RunDir, read_run_config, take_lock
 from local_bench.runs.store.contents import contents, record, recorded, root, start_recording
 from local_bench.runs.verify import verify
 from tests.stages import run_stages
@@ -108,6 +109,69 @@ def test_no_run_is_replaced_or_read_while_another_process_writes_it(parts, tmp_p
     assert not list(tmp_path.glob(".*"))
     with RunDir.open(out) as run:
         assert verify(run) == []
+
+
+def test_a_merge_keeps_what_the_replaced_run_has_besides_its_results(parts, tmp_path, monkeypatch):
+    _, shards = parts
+    out = tmp_path / "merged"
+    merge(out, shards)
+    theirs = {out / name: name.encode() for name in ("note.md", "report/theirs.html", "logs/a/b.log", "run.yaml.bak")}
+    for path, content in theirs.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    side = out / "ledger.sqlite-wal"  # it would be applied to the new ledger
+    with monkeypatch.context() as patched:
+        patched.setattr(merging, "verify", lambda run: side.touch() or [])
+        merge(out, shards[:1])
+    assert {path: path.read_bytes() for path in theirs} == theirs
+    assert not side.exists()
+    rename = Path.rename
+
+    def killed(path, target):
+        if path.name == "theirs.html":
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            merge(out, shards[:1])
+    merge(out, shards[:1])
+    assert {path: path.read_bytes() for path in theirs} == theirs
+    assert not list(tmp_path.glob(".*"))
+    with RunDir.open(out) as run:
+        assert verify(run) == []
+
+
+def test_of_two_merges_into_one_folder_the_second_is_refused(parts, tmp_path, capsys):
+    complete, shards = parts
+    out = tmp_path / "merged"
+    arguments = ["merge", str(out), str(complete)]
+
+    def during(*_):  # the first merge
+        assert main(arguments) == expected
+        said.append(capsys.readouterr().err)
+
+    said, expected = [], 0
+    with pytest.raises(UserError, match=f"another process has written {out} meanwhile: merge again, or give a new"):
+        merging.merge(out, shards, merge_annotations=during)
+    assert results(out) == results(complete)
+    expected = 1  # now there is a run, which is locked
+    merging.merge(out, shards, merge_annotations=during)
+    assert f"another local-bench process is writing {out}: wait for it" in said[-1]
+
+    with lock_annotations(out):
+        assert main(arguments) == 1
+    assert "or a merge into it" in capsys.readouterr().err
+    former = tmp_path / ".merged.former"
+    out.rename(former)  # another process is between its two steps
+    lock = take_lock(former)
+    with pytest.raises(LedgerError, match=f"another process replaces {out}: wait for it, then merge again"):
+        merge(out, shards)
+    os.close(lock)
+    assert not out.exists()
+    merge(out, shards)
+    assert not list(tmp_path.glob(".*"))
 
 
 @pytest.mark.parametrize("killed_at", [1, 2], ids=["the earlier run is away", "the new run is in place"])
