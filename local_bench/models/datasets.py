@@ -230,10 +230,10 @@ def fetch_dataset(
             folder.parent.mkdir(parents=True, exist_ok=True)
             with scratch(folder.parent) as work:
                 record = _download_all(name, entry, work, revision, purpose, say)
-                if folder.is_dir():
-                    folder.rmdir()
-                os.rename(work / "files", folder)
-    return record
+                existing = _existing(name, entry, folder, revision)  # by another process meanwhile
+                if existing is None:
+                    os.rename(work / "files", folder)
+    return existing or record
 
 
 def list_dataset(name: str, entry: Dataset, folder: Path, revision: str | None = None) -> dict[str, Any]:

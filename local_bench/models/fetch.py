@@ -118,8 +118,9 @@ def fill(folder: Path, pulled: Iterable[Pulled], write: Callable[[Path], None] =
                 target.parent.mkdir(parents=True, exist_ok=True)
                 link(file.path, target)
             write(new)
-            shutil.rmtree(folder, ignore_errors=True)
-            os.rename(new, folder)
+            if not folder.is_dir() or fetched_files(folder) != fetched_files(new):  # else another process has them
+                shutil.rmtree(folder, ignore_errors=True)
+                os.rename(new, folder)
 
 
 def fetched_files(folder: Path) -> dict[str, FetchedFile]:
@@ -284,9 +285,8 @@ def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
     base = source.base_url.rstrip("/")
     say(f"{card.name}: {len(source.files)} files from {base}, licence {card.licence}")
     purpose = for_model(card.name)
-    return _from_files(
-        card, part, [pull_url(purpose, f"{base}/{name}", name, source.sha256.get(name)) for name in source.files]
-    )
+    pulled = [pull_url(purpose, f"{base}/{name}", name, source.sha256.get(name)) for name in source.files]
+    return _from_files(card, part, pulled)
 
 
 def _from_files(card: ModelCard, part: str, pulled: list[Pulled]) -> _Fetched:

@@ -205,6 +205,31 @@ def test_a_folder_with_other_files_is_left_unchanged(lab):
     lab.fetch("servimage", "--revision", commit_of("other")).refused("contains servimage", "give --out a new folder")
 
 
+def test_of_two_fetches_into_one_folder_the_second_uses_the_files_of_the_first(lab, monkeypatch):
+    servimage(lab)
+    download, others = dataset_files.download, []
+
+    def during(*arguments):
+        monkeypatch.setattr(dataset_files, "download", download)
+        others.append(lab.fetch("servimage", *options))
+        return download(*arguments)
+
+    options = ()
+    monkeypatch.setattr(dataset_files, "download", during)
+    ended = lab.fetch("servimage", "--json")
+    assert (ended.status, others[0].status) == (0, 0), ended.err
+    assert json.loads(ended.out)["complete"]
+    assert lab.left() == ["out"]
+    shutil.rmtree(lab.out)
+    source = lab.entries["servimage"]["source"]
+    other = f"/{source['repo']}/archive/{commit_of('other')}.tar.gz"
+    lab.web.served[other] = lab.web.served[f"/{source['repo']}/archive/{COMMIT}.tar.gz"]
+    options = ("--revision", commit_of("other"))
+    monkeypatch.setattr(dataset_files, "download", during)
+    lab.fetch("servimage").refused("contains servimage", "give --out a new folder")
+    assert json.loads((lab.out / RECORD).read_text())["revision"] == commit_of("other")
+
+
 @pytest.mark.parametrize(
     ("hostile", "message"),
     [

@@ -17,6 +17,7 @@ from safetensors.numpy import save
 from local_bench.core.environment import variables
 from local_bench.core.errors import StorageError, WeightsError
 from local_bench.judges.metrics.pyiqa_store import COMMITS
+from local_bench.models import fetch
 from local_bench.models.cards import card
 from local_bench.models.convert import read_converted
 from local_bench.models.hub import for_model, hub_errors
@@ -427,6 +428,24 @@ def test_only_the_files_that_a_card_names_come_from_the_hub_and_pickled_ones_are
     lab.hub = Hub(lab.hub.repos)
     with lab.hub:
         assert lab.fetched()["served"]["weights_sha256"] == got["weights_sha256"]
+
+
+def test_of_two_fetches_of_a_model_the_second_keeps_the_files_of_the_first(lab, monkeypatch):
+    lab.serve("served", {"b.onnx": b"a graph of a network"})
+    lab.card("tiny-clip", source={"repo": "lab/served", "revision": COMMIT, "files": ["b.onnx"]})
+    link, others = fetch.link, []
+
+    def during(source, target):
+        link(source, target)
+        if target.parent.name == "files":
+            monkeypatch.setattr(fetch, "link", link)
+            others.append(lab.fetched()["served"])
+            others.append(Path(others[0]["folder"]).stat().st_ino)
+
+    monkeypatch.setattr(fetch, "link", during)
+    got = lab.fetched()["served"]
+    assert got["weights_sha256"] == others[0]["weights_sha256"]
+    assert Path(got["folder"]).stat().st_ino == others[1]  # the first one's process may be reading them
 
 
 def test_a_tokenizer_is_a_part_without_weights(lab):
