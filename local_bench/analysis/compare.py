@@ -207,10 +207,9 @@ def _figures(
     if decided and first.any():
         prices = sums(part, first)
         paid, payable = (sums(part * which, first) for which in (yes, ~no))
-        total = float(prices[:, 0].sum())
-        below = prices if total else np.ones_like(prices)
-        revenue = Statistics(models, paid, below, total or 1.0, best=payable)
-        yield _Figure(REVENUE, revenue, int(first.sum()), int(is_open[first].sum()))
+        if total := float(prices[:, 0].sum()):  # 0: of benchmarks without prices
+            revenue = Statistics(models, paid, prices, total, best=payable)
+            yield _Figure(REVENUE, revenue, int(first.sum()), int(is_open[first].sum()))
         size = sums(np.ones((1, 2)), first)
         complete, completable = ((sums(which, first) == size).astype(np.float64) for which in (yes, ~no))
         n_open = int((complete != completable).any(axis=1).sum())

@@ -126,6 +126,18 @@ def test_runs_without_a_decision_are_compared_by_their_scores_alone(make):
     assert (result.rows, result.notes[-1]) == ([], "the runs have no decision and no common score")
 
 
+def test_tasks_without_a_price_have_no_revenue_to_compare(cli, make):
+    """As those of ICE-Bench, IDEA-Bench and HYPE-EDIT-1."""
+    free = {task: (0, n) for task, (_, n) in ORDERS.items()}
+    a, b = (make(name, {"m": {"t1": [YES], "t2": [YES, first]}}, free) for name, first in (("a", YES), ("b", NO)))
+    expected = ["task_acceptance", "deliverable_acceptance", "brf"]
+    assert [row["figure"] for row in json.loads(cli("compare", a, b, "--json").stdout)["comparisons"]] == expected
+    assert "revenue" not in cli("compare", a, b).stdout
+    partly = free | {"t1": (1, 1)}
+    a, b = (make(name, {"m": {"t1": [YES], "t2": [YES, first]}}, partly) for name, first in (("c", YES), ("d", NO)))
+    assert [row.figure for row in compared(a, b).rows] == ["revenue", "tasks accepted", "images accepted", "brf"]
+
+
 def test_a_run_does_not_differ_from_itself(cli, make):
     a = make("a", {"m": {"t1": [YES], "t2": [YES, NO]}})
     ended = cli("compare", a, a)
