@@ -20,7 +20,7 @@ from typing import Any, Literal
 from local_bench.annotation.protocol import Answer, Item, Kind, Protocol, StoredAnswer, load_protocol
 from local_bench.core import strictjson
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import transaction
+from local_bench.core.files import refused, transaction
 
 FILE = "annotations.sqlite"
 VERSION = "1"
@@ -256,9 +256,7 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
         except sqlite3.OperationalError as e:
             if "locked" in str(e):
                 raise LedgerError(f"{self.path} is locked by another process: wait for it to end") from e
-            raise StorageError(
-                f"cannot use {self.path}: {e}; free disk space or fix its permissions and run the same command again"
-            ) from e
+            raise StorageError(f"cannot use {self.path}: {refused(str(e))}") from e
         except sqlite3.IntegrityError:
             raise
         except sqlite3.DatabaseError as e:

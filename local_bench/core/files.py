@@ -297,15 +297,20 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise
         if error.errno in _UNUSABLE:
             name = error.filename
-            is_other = isinstance(name, str) and name != str(path) and not name.endswith(_SUFFIX)
-            where = f"{name}: " if is_other else ""
+            where = f"{name}: " if isinstance(name, str) and name != str(path) and not name.endswith(_SUFFIX) else ""
             raise PathError(f"cannot write {path}: {where}{error.strerror}; {_ANOTHER}") from e
         if error.errno not in _REFUSALS:
             raise
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}; free disk space or fix its permissions and run the same command "
-            "again; committed results are kept"
-        ) from e
+        raise StorageError(f"cannot write {path}: {refused(str(error.strerror))}; committed results are kept") from e
+
+
+_REMEDIES = {"space|full|quota": "free disk space", "large": "raise `ulimit -f`", "I/O|Input": "check the disk"}
+
+
+def refused(fault: str) -> str:
+    """The sentence about a refused write, from its description by the system or by SQLite: what to do."""
+    remedies = (remedy for words, remedy in _REMEDIES.items() if re.search(words, fault))
+    return f"{fault}; {next(remedies, 'fix its permissions')} and run the same command again"
 
 
 def check_output(file: Path) -> None:
@@ -357,8 +362,7 @@ def write_new(path: Path, data: bytes, what: str) -> None:
     (`what` is its description in the message, such as "labels"). Equal content is no error, so commands are repeatable.
     """
     with storage_errors(path):
-        exists = path.exists()
-        existing = read_bytes(path, PathError, max_bytes=MAX_TEXT_BYTES, missing=_ANOTHER) if exists else None
+        existing = read_bytes(path, PathError, max_bytes=MAX_TEXT_BYTES, missing=_ANOTHER) if path.exists() else None
     if existing is None:
         write_atomic(path, data)
     elif existing != data:

@@ -152,5 +152,4 @@ def size_like(width: float, height: float, area: int, multiple: int) -> tuple[in
     """(height, width) with about `area` pixels and the aspect ratio width:height, both multiples of `multiple`."""
     ratio = width / height
     wide = max(multiple, round((area * ratio) ** 0.5 / multiple) * multiple)
-    high = max(multiple, round((area / ratio) ** 0.5 / multiple) * multiple)
-    return high, wide
+    return max(multiple, round((area / ratio) ** 0.5 / multiple) * multiple), wide

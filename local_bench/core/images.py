@@ -172,8 +172,7 @@ def load_verified(path: Path, pixels_sha256: str, max_pixels: int = MAX_PIXELS) 
     try:
         image = load_image(path, max_pixels)
     except ImageError as e:
-        fault = "damaged" if path.exists() else "missing"
-        raise RunImageError(str(e), fault) from e
+        raise RunImageError(str(e), "damaged" if path.exists() else "missing") from e
     if pixel_digest(image) != pixels_sha256:
         raise RunImageError(f"{path} is altered (its pixels do not have the digest in its name): restore it", "altered")
     return image

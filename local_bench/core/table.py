@@ -95,8 +95,7 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 
 def guarded(cell: Any) -> Any:
     """A cell of a CSV file: with `'` before text that a spreadsheet would run as a formula; numbers are unchanged."""
-    formula = isinstance(cell, str) and re.match(FORMULA, cell) and not _NUMBER.fullmatch(cell)
-    return f"'{cell}" if formula else cell
+    return f"'{cell}" if isinstance(cell, str) and re.match(FORMULA, cell) and not _NUMBER.fullmatch(cell) else cell
 
 
 def unguarded(text: str) -> str:

@@ -1,4 +1,6 @@
+import errno
 import os
+from contextlib import closing
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -8,6 +10,7 @@ from local_bench.core import files
 from local_bench.core.errors import PathError, StorageError
 from local_bench.core.files import storage_errors, write_atomic
 from local_bench.models.fetch import fill
+from local_bench.runs.store import Store
 
 
 def test_a_write_replaces_the_complete_file(tmp_path):
@@ -48,6 +51,31 @@ def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(StorageError, match="No space left on device; free disk space"):
         write_atomic(tmp_path / "file", b"x" * 10_000)
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        *((number, "free disk space and run") for number in (errno.ENOSPC, errno.EDQUOT)),
+        *((number, "fix its permissions and run") for number in (errno.EROFS, errno.EACCES, errno.EPERM)),
+        *((errno.EIO, "check the disk and run"), (errno.EFBIG, "raise `ulimit -f` and run")),
+    ],
+)
+def test_a_refused_write_has_one_remedy(number, remedy):
+    with pytest.raises(StorageError) as refused, storage_errors(Path("run")):
+        raise OSError(number, os.strerror(number))
+    sentence = f"cannot write run: {os.strerror(number)}; {remedy} the same command again; committed results are kept"
+    assert str(refused.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("pragma", "remedy"), [("query_only = 1", "fix its permissions and"), ("max_page_count = 1", "free disk space and")]
+)
+def test_a_ledger_that_cannot_be_written_has_one_remedy(tmp_path, pragma, remedy):
+    with closing(Store(tmp_path / "ledger.sqlite", create=True, write=True)) as store:
+        store.write(f"PRAGMA {pragma}")
+        with pytest.raises(StorageError, match=remedy):
+            store.set_meta("key", "x" * 100_000)
 
 
 @pytest.mark.parametrize(

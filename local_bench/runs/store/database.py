@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from local_bench.core.environment import paused
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import is_file, require_regular, transaction
+from local_bench.core.files import is_file, refused, require_regular, transaction
 from local_bench.core.types import MAX_SCORE
 
 T = TypeVar("T")
@@ -426,10 +426,7 @@ class Database:
         except sqlite3.OperationalError as e:
             text = str(e)
             if "full" in text or "disk I/O" in text or "readonly" in text or "unable to open" in text:
-                raise StorageError(
-                    f"cannot write {self.path}: {text}; free disk space or fix its permissions and run the same "
-                    "command again; committed results are kept"
-                ) from e
+                raise StorageError(f"cannot write {self.path}: {refused(text)}; committed results are kept") from e
             if "locked" in text or "locking" in text:
                 raise LedgerError(f"{self.path} is locked by another process: wait for it to end") from e
             raise self.damaged(f"is damaged ({text})") from e
