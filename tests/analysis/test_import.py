@@ -72,6 +72,35 @@ def test_results_are_imported_as_labels(exported, tmp_path, capsys):
         assert {key: rated[key] for key in known} == pytest.approx(known)
 
 
+def test_a_line_without_a_label_that_does_not_belong_is_refused_too(exported, tmp_path, capsys):
+    name, _, run_dir, _, files = exported
+    unlabelled = {
+        "servimage": (
+            '{"model": "theirs", "task_id": "x9", "annotations": {}}',
+            "the run has no 'x9': remove its lines",
+        ),
+        "ice-bench": ("x9#;#Face Swap#;#{}", "the run has no image 1 of 'x9'"),
+        "hype-edit-1": None,
+        "idea-bench": None,
+    }[name]
+    if unlabelled is None:
+        pytest.skip("in its files every line has a verdict, or says that it has none")
+    (tmp_path / "theirs").mkdir()
+    source, labels = tmp_path / "theirs" / files[0].name, tmp_path / "labels.jsonl"
+    arguments = ["import", name, str(source), "--run", str(run_dir), "--labels", str(labels)]
+    source.write_text(f"{files[0].read_text()}{unlabelled[0]}\n")
+    assert main(arguments) == 2
+    assert unlabelled[1] in capsys.readouterr().err
+    assert not labels.exists()
+    source.write_text(files[0].read_text())
+    assert main(arguments) == 0
+    if name == "servimage":
+        first = json.loads(files[0].read_text().splitlines()[0])
+        source.write_text(f"{files[0].read_text()}{json.dumps(first | {'model': 'x9', 'annotations': {}})}\n")
+        assert main(arguments) == 2
+        assert unlabelled[1] in capsys.readouterr().err
+
+
 def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
     name, _, run_dir, out, files = exported
     other = next(layout for layout in LAYOUTS if layout != name)

@@ -157,11 +157,11 @@ class IceBench(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
+        known = {image.task.task_id for image in images}
         for file in files:  # one per model: NAME/eval_result.txt
             for item in official.read_eval_result(file):
-                if VLLM_QA in item.metrics:
-                    value = item.metrics[VLLM_QA]
-                    yield (file.parent.name, item.item_id, 1, 1), {VLLM_QA: value}
+                if VLLM_QA in item.metrics or item.item_id not in known:
+                    yield (file.parent.name, item.item_id, 1, 1), {VLLM_QA: item.metrics.get(VLLM_QA)}
 
 
 def _given(task: Task, mask_apart: bool) -> tuple[str, ...]:

@@ -101,7 +101,6 @@ def _task(item: Item, path: Path, keep: KeepImage) -> Task:
 
     source, mask = stored(item.SourceImage), stored(item.SourceMask, load_task_mask)
     references = [sha for sha in map(stored, item.ReferenceImages) if sha]
-    levels = [level for level in (item.TaskLevel1, item.TaskLevel2) if level]
     return Task(
         task_id=item.ItemID,
         category=item.Task,
@@ -116,5 +115,5 @@ def _task(item: Item, path: Path, keep: KeepImage) -> Task:
         caption=item.TargetCaption,
         metrics=METRICS_OF[item.Task],
         unscored=f"Its picture {absent[0]} is not there." if absent else None,
-        own={"parts": levels},
+        own={"parts": [level for level in (item.TaskLevel1, item.TaskLevel2) if level]},
     )

@@ -156,8 +156,7 @@ def answers(rows: Sequence[Row]) -> Answers:
     cases = {case: i for i, case in enumerate(sorted({row.case_id for row in rows}))}
     table = np.full((len(cases), REPEATS, QUESTIONS), MISSING, dtype=np.int8)
     for row in rows:
-        scores = [UNSCORED if score is None else score for score in row.scores]
-        table[cases[row.case_id], :, row.question - 1] = scores
+        table[cases[row.case_id], :, row.question - 1] = [UNSCORED if s is None else s for s in row.scores]
     return table
 
 

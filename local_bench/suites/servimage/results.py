@@ -179,8 +179,7 @@ def _images(data: dict[str, Any], where: str) -> Iterator[Image]:
         label = data.get("label")
         if label is not None and (isinstance(label, Decimal | str) or label not in (0, 1)):
             raise ResultFileError(f"{where}: label must be 0, 1 or null, not {short(label)}")
-        decided = None if label is None else bool(label)
-        yield Image(model, task_id, _number(data["subtask_name"], where), decided, where)
+        yield Image(model, task_id, _number(data["subtask_name"], where), None if label is None else bool(label), where)
         return
     decisions = data.get("annotations")
     if not isinstance(decisions, dict):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import ResultFileError, UserError
 from local_bench.core.types import Task
 from local_bench.suites.base import ImageFile, ImageKey, Suite, images_by_task
 from local_bench.suites.published import Published, ScoreOptions, prices_of
@@ -46,9 +46,13 @@ class DesignTasks(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        for image in official.read_annotations(files)[0]:
+        labelled, models, tasks = official.read_annotations(files)
+        for image in labelled:
             labels = None if image.accepted is None else {"overall": image.accepted}
             yield (image.model, image.task_id, image.deliverable, 1), labels
+        known = {name for image in images for name in (image.model, image.task.task_id)}
+        if unknown := [name for name in (*tasks, *models) if name not in known]:  # on lines without an image
+            raise ResultFileError(f"{', '.join(map(str, files))}: the run has no {unknown[0]!r}: remove its lines")
 
 
 class ServImage(DesignTasks):

@@ -160,8 +160,7 @@ def enrichment_question(task: Task) -> Question | None:
 
 def rules_question(task: Task) -> Question | None:
     """The question that requests the images and hard rules of a task without rules."""
-    slots = (("title", task.title), ("brief", task.brief))
-    return None if task.rules else Question("deliverables", 0, (), slots)
+    return None if task.rules else Question("deliverables", 0, (), (("title", task.title), ("brief", task.brief)))
 
 
 def _prompt(task: Task, number: int) -> str:
