@@ -231,8 +231,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
         imported = import_answers(run, load_protocol(protocol), file)
     for name, n in imported.left_out.items():
         say(f"local-bench: {name} of {n} lines is no answer by protocol {protocol} and was left out")
-    values = {name: n for name, n in vars(imported).items() if name != "left_out"}
-    return show_result(values, str(imported), as_json)
+    return show_result({k: n for k, n in vars(imported).items() if k != "left_out"}, str(imported), as_json)
 
 
 @annotate.command(

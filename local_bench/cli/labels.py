@@ -169,8 +169,7 @@ def people_json(settled: "PeopleSettlement") -> dict[str, Any]:
     for category, numbers in [(None, values), *values["by_category"].items()]:
         n, n_not_made = _undecided(settled, category)
         numbers |= {"n_not_annotated": n, "n_not_made": n_not_made}
-        without = NEEDS_ALL if n else INTERVAL if n_not_made else ()
-        numbers.update({name: None for name in without if name in numbers})
+        numbers.update({k: None for k in (NEEDS_ALL if n else INTERVAL if n_not_made else ()) if k in numbers})
     return values
 
 
@@ -194,8 +193,7 @@ def labels_text(labels: "Labels") -> str:
             for m, plan in planned
         ]
         names = ("seen" if m.sampled.all() and not plan.n_labels else _round(plan) for m, plan in planned)
-        notes = [_ROUNDS[name] for name in dict.fromkeys(names)]
-        parts.append(printed(_PLANS, rows, notes))
+        parts.append(printed(_PLANS, rows, [_ROUNDS[name] for name in dict.fromkeys(names)]))
     return "\n\n".join(parts) or "no image of this run is annotated"
 
 
@@ -312,10 +310,9 @@ _REVENUE = (
 
 def _failures_text(payment: "Payment") -> str:
     f = payment.failures
-    categories = list(f.rows[0].by_category) if f.rows else []
     columns = (
         *(Column("name", "rejected for"), Column("share", "share", percent)),
-        *(Column(category, category, percent) for category in categories),
+        *(Column(category, category, percent) for category in (f.rows[0].by_category if f.rows else ())),
         *(Column("mean_accepted", "mean paid", ".3f"), Column("mean_rejected", "mean rejected", ".3f")),
         Column("hedges_g", "Hedges' g", ".3f"),
     )

@@ -109,8 +109,7 @@ def _run(arguments: list[str] | None) -> int:
     printable_streams()
     words = sys.argv[1:] if arguments is None else arguments
     try:
-        with_nul = next((word for word in words if "\0" in word), None)
-        if with_nul is not None:
+        if (with_nul := next((word for word in words if "\0" in word), None)) is not None:
             raise UserError(f"the argument {with_nul!r} contains NUL, which no path or name has: remove it")
         status = cli.main(words, prog_name="local-bench", standalone_mode=False)
         sys.stdout.flush()

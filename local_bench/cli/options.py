@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -178,12 +179,22 @@ def _shortcut(name: str, key: str, kind: Any, text: str, **more: Any) -> Callabl
 
 
 _SHORTCUTS = "local_bench.settings"
+
+
+def _all_settings(ctx: click.Context, _: click.Parameter, settings: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of the shortcuts, and then those of --set, which take precedence."""
+    for one, other in product(ctx.meta.get(_SHORTCUTS, ()), settings):
+        if other != one and one.startswith(other.partition("=")[0]):
+            say(f"local-bench: --set {other} is used, not {one} of the shorter option")
+    return (*ctx.meta.get(_SHORTCUTS, ()), *settings)
+
+
 SETTING = click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY.SUB=VALUE",
-    callback=lambda ctx, _, settings: (*ctx.meta.get(_SHORTCUTS, ()), *settings),
+    callback=_all_settings,
     help="Override a config value, e.g. judge.protocol=logit; may be given several times.",
 )
 

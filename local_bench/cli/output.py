@@ -157,8 +157,7 @@ class PlainProgress:
 def _overall(fraction: float, seconds_left: float | None) -> str:
     from tqdm import tqdm
 
-    left = "" if seconds_left is None else f", about {tqdm.format_interval(seconds_left)} left"
-    return f"run {fraction:.0%}{left}"
+    return f"run {fraction:.0%}{'' if seconds_left is None else f', about {tqdm.format_interval(seconds_left)} left'}"
 
 
 class BarProgress:

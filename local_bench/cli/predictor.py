@@ -146,8 +146,7 @@ def _train_model(
     train_payment_model(runs, decided, config, out / MODEL, say)
     if os.environ.get("RANK", "0") != "0":  # `accelerate launch` runs the training in several processes
         return None
-    odds = log_odds_of(runs, out / MODEL)
-    return train_predictor(runs, annotations, "servimage", seed, odds)
+    return train_predictor(runs, annotations, "servimage", seed, log_odds_of(runs, out / MODEL))
 
 
 @predictor.command(

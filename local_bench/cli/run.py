@@ -343,8 +343,7 @@ def _run(
             result = outcome_json(finished, outcome, report) | values
             show_json(result | {"image_faults": [vars(fault) for fault in finished.image_store.all_faults]})
         else:
-            written = report if stages is None else None
-            show(outcome_text(finished, outcome, written, settled=report is not None) + text)
+            show(outcome_text(finished, outcome, report if stages is None else None, settled=report is not None) + text)
         if report and stages is not None:
             say(f"local-bench: `local-bench report {quoted(run_dir)}` writes the report and the exports")
         status = say_faults(finished.image_store.all_faults)

@@ -233,6 +233,29 @@ def test_shortcuts_are_settings_and_set_comes_last(tmp_path, capsys):
     assert main([*base, "--limit", "0"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--limit 3 --set suite.limit=2", ["--set suite.limit=2 is used, not suite.limit=3 of the shorter option"]),
+        ("--set seed=2 --seed 1", ["--set seed=2 is used, not seed=1 of the shorter option"]),
+        ("--shard 1/2 --set suite.shard=2/2", ["--set suite.shard=2/2 is used, not suite.shard=1/2 of the"]),
+        ("--limit 3 --set suite.limit=3 --seed 1 --set suite.shard=1/1 --model tiny-flux --set name=x", []),
+    ],
+)
+def test_of_a_shortcut_and_set_that_differ_the_used_one_is_reported(tmp_path, capsys, options, said):
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    assert main(["plan", str(tmp_path / "x.yaml"), *options.split()]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "is used, not" in line]
+    assert len(lines) == len(said)
+    assert all(sentence in line for sentence, line in zip(said, lines, strict=True))
+
+
+def test_a_set_that_replaces_a_shortcuts_section_is_reported(tmp_path, capsys):
+    (tmp_path / "x.yaml").write_text(CONFIG)
+    assert main(["plan", str(tmp_path / "x.yaml"), "--limit", "3", "--set", "suite={name: printshop}"]) == 0
+    assert "--set suite={name: printshop} is used, not suite.limit=3 of the shorter" in capsys.readouterr().err
+
+
 @pytest.fixture
 def earlier_run(tmp_path):
     shutil.copytree(EARLIER_RUN, tmp_path / "kept")
