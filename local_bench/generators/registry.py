@@ -189,7 +189,7 @@ def traits(name: str) -> Traits:
         raise ConfigError(f"unknown generator family {name!r}: use one of {', '.join((*BUILT_IN, *plugins))}")
     try:
         loaded = point.load()
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise ConfigError(
             f"the family {name!r} cannot be loaded from {point.value} ({e}): fix or uninstall that package"
         ) from e

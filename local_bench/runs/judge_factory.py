@@ -340,5 +340,4 @@ def _needs(described: ModelCard, spec: JudgeSpec, questions: Sequence[Question])
 
 def start_timeout_s(weights: Path) -> float:
     """Timeout for a judge to start: ten minutes plus the time to read its files from a slow network file system."""
-    size = sum(file.stat().st_size for file in weights.rglob("*") if file.is_file())
-    return 600 + size / _SLOW_BYTES_PER_S
+    return 600 + sum(file.stat().st_size for file in weights.rglob("*") if file.is_file()) / _SLOW_BYTES_PER_S

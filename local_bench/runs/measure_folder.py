@@ -270,8 +270,7 @@ class _ScoresFile:
         scores: dict[str, dict[str, Any]] = {}
         for key, score in rows:
             scores.setdefault(key, {})[score.name] = {"value": score.value, "unscored": score.unscored}
-        subjects = self._subjects
-        self._write([{"image": key, "file": _stamp(subjects[key]), "scores": scores[key]} for key in scores])
+        self._write([{"image": key, "file": _stamp(self._subjects[key]), "scores": scores[key]} for key in scores])
 
     def _write(self, lines: Sequence[Any]) -> None:
         text = "".join(f"{json.dumps(line, ensure_ascii=False, allow_nan=False)}\n" for line in lines)

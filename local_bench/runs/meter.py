@@ -51,8 +51,7 @@ class Meter:
         self._cuda_index = cuda_index
         self._energy = EnergyCounter(cuda_index)
         self._start = self._cursor = start_ns or time.monotonic_ns()
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.session = store.begin_session(now, device)
+        self.session = store.begin_session(datetime.now(UTC).isoformat(timespec="seconds"), device)
 
     def charge(
         self,

@@ -71,8 +71,7 @@ def parts(store: Store) -> Iterator[Part]:
 
 
 def _part(store: Store, images: Sequence[_Image]) -> Part:
-    tasks = store.tasks({task_id for task_id, *_ in images})
-    return Part({task.task_id: task for task in tasks}, sets(images))
+    return Part({task.task_id: task for task in store.tasks({task_id for task_id, *_ in images})}, sets(images))
 
 
 def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:

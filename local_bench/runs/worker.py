@@ -345,7 +345,7 @@ class Worker:
                 yield PhaseAdvanced(1)
                 try:
                     encoded = yield from self._encode_one(encode)
-                except Exception as e:  # noqa: BLE001  # raised again if it is not of this prompt
+                except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again if it is not of this prompt
                     faults[key] = failure("encoding", e)
                     continue
                 n_bytes += self._encodings.put(key, encoded)
@@ -438,7 +438,7 @@ class Worker:
                 clock = DeviceClock(self._machine.device)
                 coming = pool.submit(self._items, padded(order[at : at + size], size)) if left else coming
                 continue
-            except Exception as e:
+            except (Exception, SystemExit) as e:
                 if not is_of_item(e):
                     raise
                 yield from self._finish(before)
@@ -460,13 +460,13 @@ class Worker:
         except OutOfDeviceMemory as e:
             self._halve(1, e)
             raise
-        except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
+        except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again if it is not of this image
             yield from self._failed(job, e)
             return
         batch.files = [pool.submit(batch.store, self._order.images, 0)]
         yield from self._finish(batch)
 
-    def _failed(self, job: Candidate, error: Exception) -> Iterator[Event]:
+    def _failed(self, job: Candidate, error: Exception | SystemExit) -> Iterator[Event]:
         reason = failure("generating", error)
         yield from _images(self._made.failed(reason, ImageResult(job.work_id, None, None, {}, reason)))
 
@@ -498,7 +498,7 @@ class Worker:
             truncated, sha256, reason = self._encoding_info(self._text_key(job))[1], None, NOT_FINITE
             try:
                 sha256 = file.result()
-            except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
+            except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again if it is not of this image
                 reason = failure("storing", e)
             result = ImageResult(job.work_id, sha256, len(batch.requests), truncated, None if sha256 else reason)
             results += self._made.succeeded(result) if sha256 else self._made.failed(reason, result)
@@ -519,7 +519,7 @@ class Worker:
                 size, sentence = self._choose_batch_size(jobs if i < 0 else [jobs[i]], checked_size, at_most)
                 left = jobs[max(i, 0) :]
                 break
-            except Exception as e:
+            except (Exception, SystemExit) as e:
                 if not is_of_item(e):
                     raise
                 if i >= 0:

@@ -100,6 +100,26 @@ STAGES = {
 
 
 @pytest.mark.parametrize("step", STAGES)
+def test_a_package_that_exits_concerns_one_image(step, orders, clean, tmp_path, monkeypatch):
+    plant(monkeypatch, *STAGES[step], SystemExit(7))
+    generate(tmp_path / "run", orders)
+    crashed = rows(tmp_path / "run")
+    assert crashed[1][:4] == ("t1", "unscored", None, f"failed while {step} (SystemExit: 7)")
+    assert except_for("t1", crashed) == except_for("t1", rows(clean))
+
+
+def test_a_package_that_exits_while_a_model_is_loaded_leaves_the_other_models(orders, tmp_path, monkeypatch):
+    models = [{"card": card, "height": 64, "width": 64, "num_inference_steps": 2} for card in ("tiny-sd3", "tiny-flux")]
+    plant(monkeypatch, StableDiffusion3, "load_encoder", lambda *_: True, SystemExit(0))
+    with pytest.raises(
+        PartFailed, match=r"tiny-sd3: a package ended the work \(SystemExit: 0\): finished work is kept"
+    ):
+        generate(tmp_path / "run", orders, models=models)
+    states = set(rows(tmp_path / "run", "SELECT model, state FROM candidates"))
+    assert states == {("tiny-sd3", "planned"), ("tiny-flux", "done")}
+
+
+@pytest.mark.parametrize("step", STAGES)
 def test_a_crash_of_one_image_leaves_the_others_and_the_next_session_repeats_it(
     step, orders, clean, tmp_path, monkeypatch
 ):
@@ -318,6 +338,23 @@ def test_checks_that_a_judge_does_not_answer_have_no_result_and_are_repeated(jud
 METRICS = {"metrics": ["entropy", "clip_cap:mini-clip"]}
 SCORES = """SELECT c.task_id, s.name, s.value, s.unscored FROM scores s JOIN candidates c USING (work_id)
             WHERE kind = 'metric' ORDER BY 1, 2"""
+
+
+def test_a_package_that_exits_concerns_one_score_or_one_metric(judged, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))  # no features of other runs
+    with monkeypatch.context() as patched:
+        plant(patched, PixelMetric, "measure", lambda _, seen: CRASH in seen.caption, SystemExit(7))
+        plant(patched, ClipNetwork, "prepare", lambda _, images, text: CRASH in (text or ""), SystemExit(7))
+        judged(tmp_path / "run", ("generate", "measure"), **METRICS)
+    reasons = [row[2:] for row in rows(tmp_path / "run", SCORES) if row[0] == "t2"]
+    assert reasons == [(None, "failed while measuring (SystemExit: 7)")] * 2
+    for method in ("run", "open"):
+        with monkeypatch.context() as patched:
+            patched.setenv("LOCAL_BENCH_CACHE", str(tmp_path / method))
+            plant(patched, ClipNetwork, method, lambda *_: True, SystemExit(7))
+            with pytest.raises(PartFailed, match=r"cannot be used on cpu \(SystemExit: 7\): check its files"):
+                judged(tmp_path / f"run-{method}", ("generate", "measure"), **METRICS)
+        assert {row[1] for row in rows(tmp_path / f"run-{method}", SCORES)} == {"entropy"}
 
 
 @pytest.mark.parametrize(

@@ -268,7 +268,7 @@ class FeatureExtractor:
             self._open(feature_input)
             try:
                 prepared = self._network.prepare(images, feature_input.text)
-            except Exception as e:  # noqa: BLE001  # raised again if it is not of this input
+            except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again if it is not of this input
                 return _Fetched("", _unscorable(e))
             return _Fetched(feature_input.key, None, prepared)
         except ImageError as e:
@@ -286,7 +286,7 @@ class FeatureExtractor:
         inputs += inputs[-1:] * (self._batch_size - len(inputs))
         try:
             arrays = [np.asarray(array, np.float32) for array in self._network.run(inputs)]  # as in the cache
-        except Exception as e:
+        except (Exception, SystemExit) as e:
             if not is_out_of_memory(e):
                 fault = _unscorable(e)
                 if len(batch) == 1:
@@ -314,7 +314,7 @@ class FeatureExtractor:
                     if not invariant:
                         self._batch_variant = True
                         self._disable_batching()
-            except Exception as e:
+            except (Exception, SystemExit) as e:
                 self._network.close()
                 if not (is_of_item(e) or is_out_of_memory(e)):
                     raise
@@ -351,7 +351,7 @@ class FeatureExtractor:
         )
 
 
-def _unscorable(error: Exception) -> Unscorable:
+def _unscorable(error: Exception | SystemExit) -> Unscorable:
     """The reason of an input for which `error` was raised. Raises `error` if it is not of this input alone."""
     if isinstance(error, ImageError):
         raise error
@@ -497,7 +497,7 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
         return Score(name, None, str(e))
     except ImageError as e:
         return Score(name, None, unreadable(e, subject.images))
-    except Exception as e:  # noqa: BLE001  # raised again if it is not of this image
+    except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again if it is not of this image
         return Score(name, None, failure("measuring", e))
     if number is None:
         return Score(name, None, f"the metric gave no number, but {type(given).__name__}")

@@ -206,7 +206,7 @@ def answers(
         for key, question in questions:
             try:
                 parts = spec.requests(question)
-            except Exception as e:  # noqa: BLE001  # raised again by `failed` if it is not of this question
+            except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again by `failed` if it is not of this question
                 without_request.append((key, Verdict(None, failed(e).refusal, "")))
                 continue
             shared = spec.rubrics.shares_requests(question)

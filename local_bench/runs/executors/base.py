@@ -93,8 +93,12 @@ class Executor:
         """
         orders = [replace(order, device=str(device)) for device in self._devices[: len(shares)]]
         if len(shares) == 1:
-            for event in work(orders[0], shares[0]):
-                yield self._meters[0], event
+            try:
+                for event in work(orders[0], shares[0]):
+                    yield self._meters[0], event
+            except SystemExit as e:  # of a package, as a worker's end
+                where = f"{orders[0].label}: a package ended the work (SystemExit: {e.code})"
+                raise PartFailed(f"{where}: finished work is kept", orders[0].label) from e
             return
         if not self._children:
             self._children = [start(self._logs / f"worker-{i}.log") for i in range(len(self._devices))]
