@@ -242,7 +242,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
         if config.protocol == "logit":
             check_labels(described.name, resolve(described, config.weights))
         server = external(config, spec.served or None)
-        with Client(server, prepared, config.in_flight, config.request_timeout_s) as client:
+        with Client(server, prepared, config.in_flight, config.request_timeout_s, note=order.progress.note) as client:
             yield client
         return
     weights = resolve(described, config.weights)

@@ -249,6 +249,21 @@ def test_a_signal_while_requests_are_open_is_the_only_exception():
         verdicts_of(handler)
 
 
+def test_another_model_in_the_replies_is_reported_once_for_each_name():
+    """An alias of a server or a gateway's name for its model: the answers count."""
+
+    def handler(request):
+        names = {"model": ("judge", "other", None, "judge-0813")[point_of(request) % 4]}
+        return httpx2.Response(200, json=json.loads(reply().content) | names)
+
+    notes, transport = [], httpx2.MockTransport(handler)
+    with Client(Here(), preparing(make_image, 32), 1, 5.0, transport, notes.append) as client:
+        verdicts = dict(answers(client, SPEC, QUESTIONS))
+    assert [verdict.unscored for verdict in verdicts.values()] == [None] * len(QUESTIONS)
+    sentence = "the judge at http://judge/v1 answers as {!r}, not judge: check its model"
+    assert notes == [sentence.format(name) for name in ("other", "judge-0813")]
+
+
 @pytest.mark.parametrize("status", [500, 502, 520])
 def test_a_question_that_a_server_fails_on_is_unscored_also_if_it_is_the_first(status):
     """A later session sends only what failed; a request without an image then shows whether the server works."""

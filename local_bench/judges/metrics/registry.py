@@ -87,8 +87,7 @@ def _first_reference(subject: Subject) -> FeatureInput:
 
 def _masked_and_reference(subject: Subject) -> tuple[FeatureInput, ...]:
     """The image with its mask, if there is one, and the first reference, which is never masked."""
-    masked = (subject.image, subject.mask) if subject.mask else (subject.image,)
-    return FeatureInput(masked), _first_reference(subject)
+    return FeatureInput((subject.image, subject.mask) if subject.mask else (subject.image,)), _first_reference(subject)
 
 
 @dataclass(frozen=True)
@@ -280,8 +279,7 @@ def make(name: str, weights: Weights) -> ArrayMetric:
     row = ROWS[name.partition(":")[0]]
     module, _, kind = row.network.partition(":")
     network = getattr(importlib.import_module(f"local_bench.judges.metrics.{module}"), kind)(weights)
-    preprocessing = row.preprocessing.format(network)
-    spec = MetricSpec(name, True, preprocessing, row.source, row.needs, row.lowest, row.highest)
+    spec = MetricSpec(name, True, row.preprocessing.format(network), row.source, row.needs, row.lowest, row.highest)
     return ArrayMetric(spec, network, row.inputs, row.value, row.undefined)
 
 

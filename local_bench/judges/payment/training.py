@@ -348,8 +348,7 @@ class _Trainer:
             targets = torch.tensor([example.concepts for example in examples], device=self.device)
             return concept_loss(model(batch, ()).float(), targets, self.network)
         labels = torch.tensor([example.accepted for example in examples], device=self.device)
-        logits = self._logits(model, examples)
-        return nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="none")
+        return nn.functional.binary_cross_entropy_with_logits(self._logits(model, examples), labels, reduction="none")
 
     def _logits(self, model: nn.Module, examples: Sequence[Example]) -> torch.Tensor:
         rest = (

@@ -24,7 +24,7 @@ import httpx2
 import tenacity
 from pydantic import SecretStr
 
-from local_bench.core.errors import FAILED, ConfigError, LocalBenchError, ServerError
+from local_bench.core.errors import FAILED, ConfigError, LocalBenchError, ServerError, short
 from local_bench.judges.vlm.judge import Served, Unreachable
 from local_bench.judges.vlm.protocols import NO_REPLY, REFUSED, Preparing, Reply, Request, body, failed, reply
 from local_bench.judges.vlm.vllm_process import Child, Engine, arguments, environment, require_vllm
@@ -309,9 +309,8 @@ async def concurrently(
             done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
             received = []
             for task in done:
-                key = running.pop(task)
                 try:
-                    received.append((key, task.result()))
+                    received.append((running.pop(task), task.result()))
                 except (Unreachable, LocalBenchError) as e:
                     failures.append(e)
     finally:
@@ -367,6 +366,9 @@ class Client:
     timeout_s: float
     transport: httpx2.AsyncBaseTransport | None = None
     """For tests: `httpx2.MockTransport`."""
+    note: Callable[[str], None] = lambda _: None
+    """Is given a sentence about each other name under which the server answers, such as that of a gateway's model."""
+    _names: list[str] = field(default_factory=list, init=False)
     _answered: list[dict[str, Any]] = field(default_factory=list, init=False)
     """The body of the last request with an answer."""
 
@@ -447,9 +449,14 @@ class Client:
             return Reply(_text(received)[:2000], refusal=REFUSED)
         self._answered[:] = [sent]
         try:
-            return reply(received.json())
+            answer = received.json()
         except (ValueError, RecursionError):
             return Reply(_text(received)[:2000], refusal=NO_REPLY)
+        name = answer.get("model") if isinstance(answer, dict) else None
+        if isinstance(name, str) and name not in (server.model, *self._names):
+            self._names.append(name)
+            self.note(f"the judge at {server.base_url} answers as {short(name)}, not {server.model}: check its model")
+        return reply(answer)
 
     def _body(self, request: Request) -> dict[str, Any]:
         images = [*map(self.prepared, request.shown)]

@@ -39,8 +39,7 @@ EMPTY_STEP_WAIT_S = 0.001
 def main(fd: int, arguments: list[str]) -> None:
     end = Connection(fd)
     parser = FlexibleArgumentParser()  # type: ignore[no-untyped-call]
-    parsed = EngineArgs.add_cli_args(parser).parse_args(arguments)
-    engine_args = EngineArgs.from_cli_args(parsed)
+    engine_args = EngineArgs.from_cli_args(EngineArgs.add_cli_args(parser).parse_args(arguments))
     engine_args.disable_log_stats = True
     with paused():  # it imports the model's modules
         llm = LLM.from_engine_args(engine_args)

@@ -440,8 +440,7 @@ class Local:
         tokens = {label: self._tokenizer.encode(label, add_special_tokens=False) for label in request.labels}
         assert all(len(ids) == 1 for ids in tokens.values()), tokens
         scores = {label: float(logprobs[ids[0]]) for label, ids in tokens.items()}
-        best = max(sorted(scores), key=scores.__getitem__)
-        return Reply(best, "length", scores)
+        return Reply(max(sorted(scores), key=scores.__getitem__), "length", scores)
 
     @torch.inference_mode()
     def _generate(self, prefix: Prefix, requests: Sequence[Request], suffixes: Sequence[list[int]]) -> list[Reply]:

@@ -212,8 +212,7 @@ class Rubric(Strict):
     @cached_property
     def sha256(self) -> str:
         """The digest of the rubric's content."""
-        content = self.model_dump()
-        return digest({name: value for name, value in content.items() if name not in _LATER or value})
+        return digest({name: value for name, value in self.model_dump().items() if name not in _LATER or value})
 
     def captions(self, roles: Sequence[str], slots: Mapping[str, str]) -> tuple[str, ...]:
         """The text before each image; empty if the rubric has a legend instead, or none."""
