@@ -117,8 +117,7 @@ class JudgeConfig(Strict):
                 "judge.rubrics: `verbatim` has the authors' criteria and answer formats: use protocol json without "
                 "hype_usable, or judge.rubrics=paper"
             )
-        asks_more = self.hype_usable and variant != "miniature"  # the miniature's rubric includes it
-        return RubricSet(variant, (HYPE_USABLE,) if asks_more else ())
+        return RubricSet(variant, (HYPE_USABLE,) if self.hype_usable and variant != "miniature" else ())  # which has it
 
     @property
     def plugin(self) -> str | None:

@@ -159,8 +159,7 @@ def measured_seconds() -> dict[str, float]:
     if not is_file(path):
         return {}
     measured = strictjson.read(path, ConfigError, missing="restore it, or remove it to plan without measured times")
-    megapixels = measured["side"] ** 2 / _PIXELS_PER_MP
-    return {name: seconds / megapixels for name, seconds in measured["seconds"].items()}
+    return {name: s / (measured["side"] ** 2 / _PIXELS_PER_MP) for name, s in measured["seconds"].items()}
 
 
 def metric_time(names: Sequence[str], n_images: int, megapixels: float, gpu: Gpu | None, io_workers: int) -> MetricTime:
@@ -274,8 +273,7 @@ def _target(config: RunConfig, gpu_name: str | None) -> Target:
 
     device = choose_device(config.engine.device)
     name = device_name(device)
-    price = price_of(config.settlement, name)
-    return Target(name, gpu_of(name), device_memory_gb(device), host_memory_gb(), price)
+    return Target(name, gpu_of(name), device_memory_gb(device), host_memory_gb(), price_of(config.settlement, name))
 
 
 def _basis(target: Target) -> str:
@@ -465,8 +463,7 @@ def n_questions(
         for _, question in all_questions(plan.suite, *settings):
             total += n
             for i, (of, spec) in enumerate(zip(described, specs, strict=True)):
-                shown = spec.requests(question)[0].shown
-                tokens[i] += n * sum(of.tokens_of_image(image.max_pixels) for image in shown)
+                tokens[i] += n * sum(of.tokens_of_image(image.max_pixels) for image in spec.requests(question)[0].shown)
         progress.advance()
     return total, tokens
 

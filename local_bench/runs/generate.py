@@ -148,8 +148,7 @@ def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progr
     if faulty:
         first = min(faulty.values())
         progress.note(f"{model.label}: {len(faulty):,} images are generated again ({first.sentence})")
-    left = (row for row in rows if row.image is None or row.image in faulty)
-    jobs = sorted(left, key=lambda row: row.work_id)
+    jobs = sorted((row for row in rows if row.image is None or row.image in faulty), key=lambda row: row.work_id)
     if jobs:
         known_sizes, placement = (
             run.store.json_meta(f"{kind}:{model.label}") or {} for kind in ("batches", "placement")

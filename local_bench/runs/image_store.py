@@ -81,10 +81,9 @@ class ImageStore:
                 list(pool.map(lambda image: self._check(*image), images))
             return self.all_faults
         for folder, shas in digests.items():  # listing the folders is much faster than a query per file
-            subfolders = [entry.name for entry in _scan(self.path / folder) if entry.is_dir()]
             filled = {
                 f"{name}/{entry.name}"
-                for name in subfolders
+                for name in [entry.name for entry in _scan(self.path / folder) if entry.is_dir()]
                 for entry in _scan(self.path / folder / name)
                 if entry.stat(follow_symlinks=False).st_size
             }

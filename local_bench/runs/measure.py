@@ -73,8 +73,7 @@ def _measure(run: RunDir, executor: Executor, progress: Progress, failed: Collec
         for name, identity in order.identities.items():
             fresh, before = canonical_json(identity), run.store.meta(f"metric:{name}")
             if before is not None and before != fresh:
-                what = f"{run.store.path}: {name}"
-                raise LedgerError(_identity_changed(what, json.loads(before), json.loads(fresh)))
+                raise LedgerError(_identity_changed(f"{run.store.path}: {name}", json.loads(before), json.loads(fresh)))
             run.store.set_meta(f"metric:{name}", fresh)
         shares = [share for i in range(executor.n_shares) if (share := wanted[i :: executor.n_shares])]
         finished: set[tuple[str, str]] = set()

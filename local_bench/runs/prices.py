@@ -69,8 +69,7 @@ def average(held_ns: Mapping[Price | None, int]) -> Price | None:
 def price_of(config: SettlementConfig, device_name: str) -> Price | None:
     """The price of a device: the config's, else the table's; None if the table has no row for it."""
     if config.usd_per_hour is not None:
-        per_hour = micro_usd(config.usd_per_hour)
-        return Price(config.gpu or device_name, "own", per_hour, "the run's config", "")
+        return Price(config.gpu or device_name, "own", micro_usd(config.usd_per_hour), "the run's config", "")
     files = config_files("prices.yaml")
     table = {name: row for path in reversed(files) for name, row in load_yaml(path, PriceTable).gpus.items()}
     path = files[0]

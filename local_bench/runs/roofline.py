@@ -236,8 +236,7 @@ def timing(store: Store, label: str) -> Timing:
 
 def peak_flop_per_s(busy: Sequence[BusyTime]) -> float | None:
     """The devices' peak rate, weighted by device time; None if one is unknown or there is none."""
-    gpus = [gpu_of(row.device) for row in busy]
-    peaks = [gpu.peak_tflops * 1e12 for gpu in gpus if gpu is not None]
+    peaks = [gpu.peak_tflops * 1e12 for row in busy if (gpu := gpu_of(row.device)) is not None]
     if not busy or len(peaks) < len(busy):
         return None
     held_ns = sum(row.held_ns for row in busy)

@@ -196,8 +196,7 @@ def submit(scripts: Sequence[Path]) -> list[str]:
         raise LocalBenchError("sbatch is not on this machine: submit the scripts on a login node of the cluster")
     ids: list[str] = []
     for script in scripts:
-        after = [f"--dependency=afterok:{ids[-1]}"] if ids else []
-        command = [program, "--parsable", *after, str(script)]
+        command = [program, "--parsable", *[f"--dependency=afterok:{before}" for before in ids[-1:]], str(script)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         if done.returncode:
             raise LocalBenchError(f"sbatch refused {script}: {done.stderr.strip()[:300]}")

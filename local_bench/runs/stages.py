@@ -8,7 +8,9 @@ from pathlib import Path
 from local_bench.core.environment import isolate, require
 from local_bench.core.errors import ConfigError, LocalBenchError
 from local_bench.core.types import NOT_FINITE
+from local_bench.generators.registry import check_card
 from local_bench.judges.metrics.registry import check_extras, check_metric, metric_card
+from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
@@ -58,7 +60,15 @@ def ran(
     if ON_DEVICE & set(stages):
         check_extras(config.metrics if "measure" in stages else ())
         require("generate")
-    check_config(config, stages=stages if (run_dir / "run.yaml").is_file() else ("generate", *stages))
+    begun = {model.label for model in read_run_config(run_dir).models} if (run_dir / "run.yaml").is_file() else set()
+    for model in config.models if "generate" in stages else ():
+        try:
+            if model.label in begun and not model.imported:
+                check_card(card(model.card, "generator"))
+        except ConfigError as e:
+            remedy = "restore that card (`settle` and `report` do without), or give a new --run-dir"
+            raise ConfigError(f"{e}; {run_dir} was begun with an earlier card of this model: {remedy}") from e
+    check_config(config, stages=stages if begun else ("generate", *stages))
     for name in config.metrics if require_metrics else ():
         check_metric(name)
     if ON_DEVICE & set(stages) and config.engine.executor == "local":

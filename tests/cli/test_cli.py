@@ -25,6 +25,7 @@ from local_bench.runs.rundir import RunDir
 from local_bench.suites.registry import suite
 
 from ..conftest import ROOT
+from ..orders import order, write_orders
 
 SUITES = ("studio", "printshop", "servimage", "hype-edit-1", "idea-bench", "ice-bench")
 
@@ -254,6 +255,32 @@ def test_a_set_that_replaces_a_shortcuts_section_is_reported(tmp_path, capsys):
     (tmp_path / "x.yaml").write_text(CONFIG)
     assert main(["plan", str(tmp_path / "x.yaml"), "--limit", "3", "--set", "suite={name: printshop}"]) == 0
     assert "--set suite={name: printshop} is used, not suite.limit=3 of the shorter" in capsys.readouterr().err
+
+
+def test_a_run_whose_models_card_is_refused_now_says_how_to_continue(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own, write_orders_to = tmp_path / "local-bench/models/mine.yaml", tmp_path / "orders.jsonl"
+    own.parent.mkdir(parents=True)
+    own.write_text("extends: tiny-flux\nname: mine\n")
+    write_orders(write_orders_to, [order("t0")])
+    model = "{card: mine, height: 64, width: 64, num_inference_steps: 1}"
+    (tmp_path / "x.yaml").write_text(
+        f"name: x\nsuite: {{name: servimage, path: orders.jsonl}}\nmodels: [{model}]\nmetrics: []\n"
+    )
+    assert main(["generate", "x.yaml", "--run-dir", "run"]) == 0
+    advice = "run was begun with an earlier card of this model: restore that card"
+    for change in ("sampler: {guidance_scale: -5}\n", "no_such_key: 1\n", None):
+        own.unlink() if change is None else own.write_text(f"extends: tiny-flux\nname: mine\n{change}")
+        capsys.readouterr()
+        for command in (["generate", "x.yaml", "--run-dir", "run"], ["generate", "run"]):
+            assert main(command) == 2
+            assert advice in capsys.readouterr().err.splitlines()[-1]
+        assert main(["generate", "x.yaml", "--run-dir", "new"]) == 2
+        assert advice not in capsys.readouterr().err
+        assert main(["settle", "run"]) == 0  # as the sentence says
+        assert main(["report", "run"]) == 0
+    own.write_text("extends: tiny-flux\nname: mine\n")
+    assert main(["generate", "x.yaml", "--run-dir", "run"]) == 0
 
 
 @pytest.fixture
