@@ -174,7 +174,9 @@ def take_lock(path: Path, name: str = ".lock", held: str = "") -> int:
                 "run: give a --run-dir on another file system, or mount it with locks"
             ) from None
         else:
-            return lock
+            if os.path.exists(path / name) and os.path.samestat(os.fstat(lock), os.stat(path / name)):
+                return lock
+            break  # a merge has replaced the folder meanwhile
     os.close(lock)
     raise LedgerError(held or f"another local-bench process is writing {path}: wait for it or give another --run-dir")
 

@@ -15,6 +15,7 @@ from local_bench.cli.main import main
 from local_bench.cli.options import run_dirs
 from local_bench.core.errors import ConfigError, LedgerError, UserError
 from local_bench.runs import merge as merging
+from local_bench.runs import rundir
 from local_bench.runs.config import parse_shard
 from local_bench.runs.plan import in_shard
 from local_bench.runs.rundir import RunDir, read_run_config, take_lock
@@ -143,7 +144,7 @@ def test_a_merge_keeps_what_the_replaced_run_has_besides_its_results(parts, tmp_
         assert verify(run) == []
 
 
-def test_of_two_merges_into_one_folder_the_second_is_refused(parts, tmp_path, capsys):
+def test_of_two_merges_into_one_folder_the_second_is_refused(parts, tmp_path, capsys, monkeypatch):
     complete, shards = parts
     out = tmp_path / "merged"
     arguments = ["merge", str(out), str(complete)]
@@ -159,6 +160,18 @@ def test_of_two_merges_into_one_folder_the_second_is_refused(parts, tmp_path, ca
     expected = 1  # now there is a run, which is locked
     merging.merge(out, shards, merge_annotations=during)
     assert f"another local-bench process is writing {out}: wait for it" in said[-1]
+
+    flock = rundir.fcntl.flock
+
+    def replaced(handle, flags):  # between the opening of the lock and the lock
+        monkeypatch.setattr(rundir.fcntl, "flock", flock)
+        merge(out, [complete])
+        flock(handle, flags)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rundir.fcntl, "flock", replaced)
+        with pytest.raises(LedgerError, match="another local-bench process is writing"):
+            take_lock(out)
 
     with lock_annotations(out):
         assert main(arguments) == 1

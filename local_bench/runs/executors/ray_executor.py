@@ -257,8 +257,7 @@ class RayExecutor(Executor):
             workers=slot.workers,
         )
         options = {"num_gpus": slot.gpus, "max_concurrency": threads, "max_restarts": 0, "max_task_retries": 0}
-        actor_class = self.cluster.ray.remote(kind)
-        return actor_class.options(**options, **self.cluster.pinned(slot.node_id, 1)).remote(setting)
+        return self.cluster.ray.remote(kind).options(**options, **self.cluster.pinned(slot.node_id, 1)).remote(setting)
 
     def get(self, reference: Any, worker: str, slot: Slot) -> Any:
         """The value of `reference`, computed by the `worker` on a slot. Raises as `Cluster.get`, and for a fault a

@@ -193,8 +193,7 @@ def recovered(order: WorkOrder, jobs: list[Candidate], fill: Callable[[], None])
         raise CheckFailed(f"{n_made} of {len(jobs)} images were generated", figures)
     if not any("out of memory" in note for note in images.notes):
         raise CheckFailed(f"a batch of {size} did not run out of memory", figures)
-    smaller = images.batch_sizes[-1]
-    return CheckPassed(f"a batch of {size} ran out of memory, batches of {smaller} succeeded", figures)
+    return CheckPassed(f"a batch of {size} ran out of memory, batches of {images.batch_sizes[-1]} succeeded", figures)
 
 
 def free_bytes(counted: Operations) -> int:
