@@ -157,7 +157,8 @@ class PlainProgress:
 def _overall(fraction: float, seconds_left: float | None) -> str:
     from tqdm import tqdm
 
-    return f"run {fraction:.0%}{'' if seconds_left is None else f', about {tqdm.format_interval(seconds_left)} left'}"
+    left = "" if seconds_left is None else f", about {tqdm.format_interval(seconds_left)} left"
+    return f"run {fraction:.0%}{left}"
 
 
 class BarProgress:

@@ -314,11 +314,12 @@ def _budget_lines(budget: dict[str, Any]) -> list[str]:
     devices += f" on each of {budget['nodes']} nodes" if budget["nodes"] > 1 else ""
     cost = _range(_figure(budget["cost_usd"], "$.2f"), _figure(budget["cost_usd_high"], "$.2f"))
     metrics = _range(*(f"{s / 3600:.3g}" for s in budget["metric_s"]))
+    compilation = _range(*(f"{s / 60:.3g}" for s in budget["compile_s"]))
     return [
         f"whole run on {devices}: {_span(budget, 'wall_hours')} h, {_span(budget, 'gpu_hours')} GPU-hours, {cost}",
         f"  judging: {budget['judge_gpu_hours']:.3g} GPU-hours; metrics: {metrics} GPU-hours",
         f"  loading: {(budget['load_s'] + budget['judge_start_s']) / 60:.3g} minutes on each node; compilation: "
-        f"{_range(*(f'{s / 60:.3g}' for s in budget['compile_s']))} minutes on each GPU",
+        f"{compilation} minutes on each GPU",
         *([f"  without the metrics {', '.join(unknown)}, whose time is not known"] if unknown else []),
         *textwrap.wrap(budget["basis"], 110, initial_indent="  ", subsequent_indent="  "),
     ]
@@ -355,10 +356,12 @@ _PLAN_TIMED = (
 
 
 def _memory_row(m: dict[str, Any]) -> dict[str, Any]:
-    verdict = "no" if m["refused"] else None if None in {p["fits"] for p in m["phases"].values()} else "yes"
+    fits = {phase["fits"] for phase in m["phases"].values()}
+    verdict = "no" if m["refused"] else None if None in fits else "yes"
     sizes = {name: phase["total_gb"] for name, phase in m["phases"].items()}
     return m | sizes | {"streamed": ", ".join(m["offload"]) or None, "fits": verdict}
 
 
 def _figure(value: float | None, form: str) -> str:
-    return "-" if value is None else f"{'$' if form.startswith('$') else ''}{value:{form.removeprefix('$')}}"
+    sign = "$" if form.startswith("$") else ""
+    return "-" if value is None else f"{sign}{value:{form.removeprefix('$')}}"
