@@ -12,6 +12,7 @@ are functions of sums over tasks, so that a resample is a count per task.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from math import fsum, inf, sqrt
 from statistics import NormalDist, fmean, variance
 
@@ -101,6 +102,17 @@ def exact_dot(a: Floats, b: Floats) -> float:
     return exact_sum(a * b)
 
 
+def exact_sums(table: Floats) -> Callable[[Floats], Floats]:
+    """`counts @ table` (rows, columns) for `counts` (selections, rows) of at most as many rows each, on every processor
+    the same: of multiples of a power of two all sums are exact, and what these leave of `table` is added separately."""
+    parts = list[Floats]()
+    while len(parts) < 2 and (table.any() or not parts):  # one part of integers
+        step = np.ldexp(1.0, np.frexp(len(table) * np.abs(table).max(axis=0, initial=0.0))[1] - 52)
+        parts.append(np.rint(table / step) * step)
+        table = table - parts[-1]
+    return lambda counts: reduce(np.add, (counts @ part for part in parts))
+
+
 def _closed(
     successes: ArrayLike, n: ArrayLike, level: float, most: Callable[[Floats], float], df: float | None = None
 ) -> tuple[float, float] | None:
@@ -181,8 +193,9 @@ def percentile(
     undefined on more than half of the resamples."""
     if len(sums) < 2:
         return None
+    counts, sums_of = resampled_counts(len(sums), n_resamples, seed), exact_sums(sums)
     with np.errstate(divide="ignore", invalid="ignore"):
-        drawn = np.concatenate([statistic(counts @ sums) for counts in resampled_counts(len(sums), n_resamples, seed)])
+        drawn = np.concatenate([statistic(sums_of(chunk)) for chunk in counts])
     defined = np.sort(drawn[~np.isnan(drawn)])
     return ends(defined, (1 - LEVEL) / 2, (1 + LEVEL) / 2) if 2 * len(defined) >= n_resamples else None
 

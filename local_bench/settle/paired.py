@@ -30,6 +30,7 @@ from local_bench.settle.intervals import (
     LEVEL,
     Floats,
     exact_sum,
+    exact_sums,
     kish,
     mean_interval,
     ratio_and_error,
@@ -278,10 +279,10 @@ def _flipped(tables: Sequence[Floats], seed: int) -> tuple[list[Floats], bool]:
     """Sums over the flipped tasks, (flips, columns), of each table (tasks, columns), and whether these are all
     flips."""
     n_tasks = len(tables[0])
-    both, edges = np.hstack(tables), np.cumsum([table.shape[1] for table in tables])[:-1]
+    sums_of, edges = exact_sums(np.hstack(tables)), np.cumsum([table.shape[1] for table in tables])[:-1]
     if n_tasks <= EXACT_UP_TO:
         bits = (np.arange(2**n_tasks)[:, None] >> np.arange(n_tasks) & 1).astype(np.float64)
-        return np.split(bits @ both, edges, axis=1), True
+        return np.split(sums_of(bits), edges, axis=1), True
     rng = np.random.default_rng(seed)
     flips = max(FLIPS // 10, min(FLIPS, _DRAWS // n_tasks))
     step = max(1, min(flips, _CHUNK_BYTES // (9 * n_tasks)))
@@ -289,7 +290,7 @@ def _flipped(tables: Sequence[Floats], seed: int) -> tuple[list[Floats], bool]:
     for start in range(0, flips, step):
         now = min(step, flips - start)
         heads = np.unpackbits(rng.integers(0, 256, (now, (n_tasks + 7) // 8), dtype=np.uint8), axis=1, count=n_tasks)
-        parts.append(heads.astype(np.float64) @ both)
+        parts.append(sums_of(heads.astype(np.float64)))
     return np.split(np.concatenate(parts), edges, axis=1), False
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from local_bench.settle.intervals import percentile, resampled_counts, task_sums
+from local_bench.settle.intervals import exact_sums, percentile, resampled_counts, task_sums
 
 
 def ratio(sums):
@@ -43,3 +43,17 @@ def test_undefined_intervals_are_none():
     assert often == (0.25, 1)
     seldom = np.eye(10)
     assert percentile(2 * seldom, lambda s: np.where(s[..., 0] * s[..., 1] == 0, np.nan, 1.0)) is None
+
+
+def test_the_order_of_tasks_changes_no_bit_of_a_sum():
+    """As processors differ in the order in which their BLAS adds."""
+    draw = np.random.default_rng(0)
+    table = np.column_stack([draw.uniform(0, 5, 3001), draw.normal(size=3001) * 1e-9, np.zeros(3001)])
+    order = draw.permutation(3001)
+    counts = next(resampled_counts(3001, 20))
+    sums = exact_sums(table)(counts)
+    assert (exact_sums(table[order])(counts[:, order]) == sums).all()
+    assert ((counts[:, order] @ table[order]) != (counts @ table)).any()
+    assert sums == pytest.approx(counts @ table, rel=1e-12, abs=1e-18)
+    assert (exact_sums(np.rint(table))(counts) == counts @ np.rint(table)).all()
+    assert exact_sums(np.ones((0, 2)))(np.ones((1, 0))).tolist() == [[0, 0]]
