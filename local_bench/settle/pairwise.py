@@ -7,6 +7,7 @@ models" (Annals of Statistics, 2004).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log
 
 import numpy as np
 from scipy.sparse.csgraph import connected_components
@@ -90,8 +91,9 @@ def _strengths(wins: Floats) -> list[float]:
     n, strength = wins + wins.T, np.ones(len(wins))
     for _ in range(_STEPS):
         new = wins.sum(axis=1) / (n / (strength[:, None] + strength[None, :])).sum(axis=1)
-        new /= np.exp(np.log(new).mean())
-        if np.abs(np.log(new / strength)).max() < 1e-10:
+        new /= new.mean()
+        if np.abs(new / strength - 1).max() < 1e-10:
             break
         strength = new
-    return list(map(float, np.log(new)))
+    logarithms = np.array([log(value) for value in new])  # numpy's depend on the processor
+    return list(map(float, logarithms - logarithms.mean()))
