@@ -226,7 +226,12 @@ def _log_odds(table: Floats, accepted: Bools) -> Linear:
     spread = np.where(np.ptp(table, axis=0) > 0, spread, 1.0)
     regression = LogisticRegression(C=1.0, max_iter=1000).fit((table - middle) / spread, accepted)
     coefficients = regression.coef_[0] / spread
-    return Linear(float(regression.intercept_[0] - coefficients @ middle), tuple(map(float, coefficients)))
+    return Linear(_digits(regression.intercept_[0] - coefficients @ middle), tuple(map(_digits, coefficients)))
+
+
+def _digits(parameter: float) -> float:
+    """8 significant digits, more than the optimizers' tolerances give: the last ones depend on the processor."""
+    return float(f"{parameter:.8g}")
 
 
 def _platt(odds: Floats, accepted: Bools) -> Platt:
@@ -249,4 +254,4 @@ def _platt(odds: Floats, accepted: Bools) -> Platt:
     slope, intercept = minimize(loss, np.array([1.0, 0.0]), jac=True, method="L-BFGS-B").x
     if slope < 0:  # the loss is convex: its minimum for slopes >= 0 is at 0
         slope, intercept = 0.0, np.log(target.mean() / (1 - target.mean()))
-    return Platt(float(slope), float(intercept))
+    return Platt(_digits(slope), _digits(intercept))

@@ -18,6 +18,7 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
+from scipy.special import expit, log1p  # numpy's depend on the processor
 
 from local_bench.core.errors import UserError
 from local_bench.core.types import canonical_json
@@ -149,7 +150,7 @@ class Layout:
             [
                 scores,
                 (~features.applies).astype(np.float64),
-                np.log1p(features.price_micro_usd / 1e6),
+                log1p(features.price_micro_usd / 1e6),
                 *((category == name).astype(np.float64) for name in self.categories),
             ]
         )
@@ -180,7 +181,7 @@ class Platt:
     kind: Literal["platt"] = "platt"
 
     def probabilities(self, log_odds: Floats) -> Floats:
-        return np.asarray(1 / (1 + np.exp(-np.clip(self.slope * log_odds + self.intercept, -700, 700))))
+        return np.asarray(expit(np.clip(self.slope * log_odds + self.intercept, -700, 700)))
 
 
 @dataclass(frozen=True)
