@@ -105,7 +105,7 @@ def detect(pixels: Pixels) -> DetectedScene:
     noise = float(np.median(abs(np.diff(levels, axis=1)))) / (0.6745 * np.sqrt(2))  # images are mostly flat
     if noise >= 4:
         sigma = 0.8 if noise < 12 else 1.2 if noise < 30 else 1.7
-        levels = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest")
+        levels = ndimage.gaussian_filter(levels, (sigma, sigma, 0), mode="nearest").round(6)
     border = np.concatenate([edge.reshape(-1, 3) for edge in (levels[:2], levels[-2:], levels[:, :2], levels[:, -2:])])
     ground: Floats = np.median(border, 0)
     background, certain = _nearest(_apart(np.array(list(BACKGROUNDS.values()), np.float64), ground), tuple(BACKGROUNDS))
@@ -164,9 +164,9 @@ def _colour(inside: Floats, ground: Floats) -> tuple[str | None, float, Floats]:
 
 
 def _share(levels: Floats, piece: Bools, ground: Floats, strong: Floats) -> Floats:
-    """The fraction of the piece's colour at each pixel, 0 to 1, near the piece; 0 elsewhere."""
+    """The fraction of the piece's colour at each pixel near it, else 0, without the last digits that BLAS varies."""
     way = strong - ground
-    share: Floats = np.clip((levels - ground) @ way / max(float(way @ way), 1.0), 0, 1)
+    share: Floats = np.clip((levels - ground) @ way / max(float(way @ way), 1.0), 0, 1).round(9)
     share *= ndimage.binary_dilation(piece, iterations=2)
     return share
 
