@@ -132,9 +132,7 @@ def krippendorff_alpha(units: Sequence[Sequence[float | None]], level: Level = "
     coincidences = sum(((c.T @ c - np.diag(c.sum(axis=0))) / (k - 1) for c, k in alike), np.zeros([len(values)] * 2))
     totals = coincidences.sum(axis=1)
     scale = {"nominal": values, "ordinal": np.cumsum(totals) - totals / 2, "interval": values}[level]
-    distances = (scale[:, None] - scale) ** 2
-    if level == "nominal":
-        distances = np.sign(distances)
+    distances = scale[:, None] != scale if level == "nominal" else (scale[:, None] - scale) ** 2
     by_chance = (np.outer(totals, totals) * distances).sum() / (totals.sum() - 1)
     return Agreement(float(1 - (coincidences * distances).sum() / by_chance), len(paired), n_excluded)
 
@@ -214,7 +212,9 @@ def majority(values: Sequence[Label | None]) -> Label | None:
 def panel_mean(values: Sequence[float | None]) -> float | None:
     """Mean answer of several judges; None if fewer than half of them answered."""
     answered = _quorum(values)
-    return math.fsum(answered) / len(answered) if answered else None
+    mean = math.fsum(answered) / max(1, len(answered))
+    exact = float(f"{mean:.15g}")  # 3.0 for 2.9999999999999996, the mean of rounded thirteenths: it decides acceptance
+    return None if not answered else exact if abs(exact - mean) <= math.ulp(mean) else mean
 
 
 def _quorum(values: Sequence[Label | None]) -> list[Label]:

@@ -146,6 +146,8 @@ def test_a_panel_s_mean_needs_a_quorum():
     assert panel_mean([1, None, None]) is None
     assert panel_mean([]) is None
     assert panel_mean([0.1] * 10) == 0.1
+    assert panel_mean([5 / 13 * met for met in (1, 2, 12, 12, 12)]) == 3, "of 13 points by five judges: 15 / 5"
+    assert panel_mean([4, 5, 4]) == 13 / 3
 
 
 def test_retest_counts_questions_that_never_change():
