@@ -2,6 +2,8 @@
 
 import json
 import sqlite3
+from dataclasses import replace
+from decimal import Decimal
 from math import comb
 from pathlib import Path
 
@@ -131,6 +133,15 @@ def test_time_by_phase_is_that_of_the_meter(made):
     (axes,) = canvas_of(made["time_by_phase"]).get_axes()
     tops = [bar.get_y() + np.nan_to_num(bar.get_height()) for bars in axes.containers for bar in bars]
     assert max(tops) == pytest.approx(sum(2 + k for k in range(3)))  # the second model's hours, stacked
+    assert not axes.texts, "a phase that a model has not is no missing value at the foot of its bar"
+
+
+def test_a_single_line_has_its_model_s_name_and_costs_of_0_are_on_no_logarithmic_axis(run, made):
+    curve = made["break_even"].panels[0]
+    (axes,) = canvas_of(replace(made["break_even"], panels=(replace(curve, lines=curve.lines[1:]),))).get_axes()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [curve.lines[1].name]
+    free = accounting(run.store, run.config.settlement.model_copy(update={"usd_per_hour": Decimal(0)}))
+    assert "break_even" not in run_figures(run, free, run.store.outcomes())
 
 
 def test_pass_at_k_is_that_of_the_decisions_and_ends_at_the_model_s_own_attempts(run, made):

@@ -76,7 +76,7 @@ def canvas_of(figure: Figure) -> "Canvas":
     for i, (axes, panel) in enumerate(zip(grid, figure.panels, strict=False)):
         axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=_TEXT, wrap=True)
         _DRAWN[type(panel)](axes, panel)
-        if len(names[i]) > 1 and (i == across - 1 or len(set(names)) > 1):  # next to the panel, where it covers nothing
+        if names[i] and (i == across - 1 or len(set(names)) > 1):  # next to the panel, where it covers nothing
             axes.legend(fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     for axes in grid[len(figure.panels) :]:
         axes.set_axis_off()
@@ -89,9 +89,10 @@ def _across(figure: Figure) -> int:
 
 
 def _names(panel: Panel) -> tuple[str, ...]:
-    """What a legend explains."""
+    """What a legend explains; empty for one series whose panel says what it is."""
     series = panel.series if isinstance(panel, Bars) else panel.lines if isinstance(panel, Lines) else ()
-    return tuple(of_panel.name for of_panel in series)
+    named = len(series) > 1 or (isinstance(panel, Lines) and not panel.title)
+    return tuple(of_panel.name for of_panel in series) if named else ()
 
 
 def width_inches(figure: Figure) -> float:
@@ -137,7 +138,7 @@ def _bars(axes: Any, panel: Bars) -> None:
         colour = _COLOURS[i % len(_COLOURS)]
         hatch = "///" if i >= len(_COLOURS) else None
         axes.bar(at, heights, width, bottom, color=colour, hatch=hatch, label=clean(series.name))
-        for x in at[np.isnan(heights)]:  # a missing value is not 0
+        for x in () if panel.stacked else at[np.isnan(heights)]:  # a missing value is not 0
             axes.text(x, 0, DASH, ha="center", va="bottom", fontsize=SMALL)
         if panel.stacked:
             bottom += np.nan_to_num(heights)
@@ -165,8 +166,7 @@ def _lines(axes: Any, panel: Lines) -> None:
             line.xs, line.ys, style, color=colour, marker="o", markersize=3, linewidth=1.2, label=clean(line.name)
         )
         if line.ends:
-            low, high = zip(*line.ends, strict=True)
-            axes.fill_between(line.xs, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(line.xs, *zip(*line.ends, strict=True), color=colour, alpha=0.15, linewidth=0)
     if panel.diagonal:
         axes.plot([0, 1], [0, 1], color="#777777", linestyle=":", linewidth=1)
         axes.set_xlim(0, 1)
@@ -252,8 +252,7 @@ def _images(axes: Any, panel: Images) -> None:
     for i, (image, caption) in enumerate(zip(panel.images, panel.captions, strict=True)):
         bounds = (i % across / across, 1 - (i // across + 1) / down + 0.1 / down, 0.96 / across, 0.88 / down)
         inner = axes.inset_axes(bounds)
-        inner.set_xticks([])
-        inner.set_yticks([])
+        inner.set(xticks=[], yticks=[])
         inner.set_xlabel(clean(caption), fontsize=6)
         if image is not None:
             inner.imshow(np.asarray(image))

@@ -165,7 +165,8 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
     for model, local in economics.timed.items():
         hour = money.usd_per_hour(model) or Fraction(0)
         curve, *bands = ([float(local.amortised_usd(n, price, kwh)) for n in JOB_SIZES] for price in (hour, *ends))
-        lines.append(Line(model, tuple(map(float, JOB_SIZES)), tuple(curve), tuple(zip(*bands, strict=True))))
+        if all(curve):  # a logarithm has no 0
+            lines.append(Line(model, tuple(map(float, JOB_SIZES)), tuple(curve), tuple(zip(*bands, strict=True))))
     apis = {point.api: float(point.api_usd_per_image) for point in economics.against}
     band = "; bands: lowest to highest price of the device" if ends else ""
     panel = Lines("", tuple(lines), "images", "US dollars per image", logarithmic=True, levels=tuple(apis.items()))
