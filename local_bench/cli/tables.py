@@ -299,8 +299,8 @@ def plan_text(plan: dict[str, Any]) -> str:
     disk = plan["disk_gb"]
     if generated:
         parts.append(
-            f"disk: at most {disk['images']:.3g} GB of images and at most {disk['encodings']:g} GB of encoded prompts "
-            "at a time (engine.encodings_gb)"
+            f"disk: at most {_figure(disk['images'])} GB of images and at most {disk['encodings']:g} GB of encoded "
+            "prompts at a time (engine.encodings_gb)"
         )
     return "\n".join([*parts, *_budget_lines(plan["budget"]), *textwrap.wrap(plan["basis"], 112)])
 
@@ -313,12 +313,12 @@ def _budget_lines(budget: dict[str, Any]) -> list[str]:
     devices = f"{budget['gpus_per_node']} GPU{'s' * (budget['gpus_per_node'] > 1)}"
     devices += f" on each of {budget['nodes']} nodes" if budget["nodes"] > 1 else ""
     cost = _range(_figure(budget["cost_usd"], "$.2f"), _figure(budget["cost_usd_high"], "$.2f"))
-    metrics = _range(*(f"{s / 3600:.3g}" for s in budget["metric_s"]))
-    compilation = _range(*(f"{s / 60:.3g}" for s in budget["compile_s"]))
+    metrics = _range(*(_figure(s / 3600) for s in budget["metric_s"]))
+    compilation = _range(*(_figure(s / 60) for s in budget["compile_s"]))
     return [
         f"whole run on {devices}: {_span(budget, 'wall_hours')} h, {_span(budget, 'gpu_hours')} GPU-hours, {cost}",
-        f"  judging: {budget['judge_gpu_hours']:.3g} GPU-hours; metrics: {metrics} GPU-hours",
-        f"  loading: {(budget['load_s'] + budget['judge_start_s']) / 60:.3g} minutes on each node; compilation: "
+        f"  judging: {_figure(budget['judge_gpu_hours'])} GPU-hours; metrics: {metrics} GPU-hours",
+        f"  loading: {_figure((budget['load_s'] + budget['judge_start_s']) / 60)} minutes on each node; compilation: "
         f"{compilation} minutes on each GPU",
         *([f"  without the metrics {', '.join(unknown)}, whose time is not known"] if unknown else []),
         *textwrap.wrap(budget["basis"], 110, initial_indent="  ", subsequent_indent="  "),
@@ -330,27 +330,32 @@ def _range(*ends: str) -> str:
 
 
 def _span(budget: dict[str, Any], name: str) -> str:
-    return _range(f"{budget[name]:.3g}", f"{budget[f'{name}_high']:.3g}")
+    return _range(_figure(budget[name]), _figure(budget[f"{name}_high"]))
+
+
+def _figure(value: float | None, form: str = ".3g") -> str:
+    form = ",.0f" if form == ".3g" and value is not None and value >= 999.5 else form  # without an exponent
+    return "-" if value is None else f"{'$' * form.startswith('$')}{value:{form.removeprefix('$')}}"
 
 
 _PLAN_WORK = (
     *(Column("model", "model"), Column("n_images", "images"), Column("n_batches", "batches")),
     *(Column("batch_size", "batch size"), Column("width", "width"), Column("height", "height")),
-    *(Column("num_inference_steps", "steps"), Column("pflop_per_image", "PFLOP/image", ".3g")),
-    *(Column("planned_s_per_image", "s/image", ".3g"), Column("floor_s_per_image", "minimum", ".3g")),
+    *(Column("num_inference_steps", "steps"), Column("pflop_per_image", "PFLOP/image", _figure)),
+    *(Column("planned_s_per_image", "s/image", _figure), Column("floor_s_per_image", "minimum", _figure)),
     Column("gpu_hours", "GPU-hours", ".3f"),
 )
 _PLAN_MEMORY = (
     *(Column("model", "model"), *(Column(phase, phase, ".1f", unit="GB") for phase in ("encode", "denoise", "decode"))),
     *(Column("all_resident_gb", "all loaded", ".1f", unit="GB"), Column("streamed", "streamed")),
     *(Column("fits", "fits"), Column("cost_usd", "cost", ",.2f", unit="$")),
-    *(Column("wh_per_image", "Wh/image", ".3g"), Column("wh", "Wh", ".3g")),
+    *(Column("wh_per_image", "Wh/image", _figure), Column("wh", "Wh", _figure)),
 )
 _PLAN_TIMED = (
     *(Column("model", "measured"), Column("device", "on"), Column("random_weights", "random weights")),
-    *(Column("batch_size", "batch"), Column("step_s", "s/step", ".3g")),
-    Column("decode_s_per_image", "s decode", ".3g"),
-    *(Column("s_per_image", "s/image", ".3g"), Column("gpu_hours", "GPU-hours", ".3g")),
+    *(Column("batch_size", "batch"), Column("step_s", "s/step", _figure)),
+    Column("decode_s_per_image", "s decode", _figure),
+    *(Column("s_per_image", "s/image", _figure), Column("gpu_hours", "GPU-hours", _figure)),
     Column("cost_usd", "cost", ",.4f", unit="$"),
 )
 
@@ -360,8 +365,3 @@ def _memory_row(m: dict[str, Any]) -> dict[str, Any]:
     verdict = "no" if m["refused"] else None if None in fits else "yes"
     sizes = {name: phase["total_gb"] for name, phase in m["phases"].items()}
     return m | sizes | {"streamed": ", ".join(m["offload"]) or None, "fits": verdict}
-
-
-def _figure(value: float | None, form: str) -> str:
-    sign = "$" if form.startswith("$") else ""
-    return "-" if value is None else f"{sign}{value:{form.removeprefix('$')}}"

@@ -257,6 +257,18 @@ def test_a_set_that_replaces_a_shortcuts_section_is_reported(tmp_path, capsys):
     assert "--set suite={name: printshop} is used, not suite.limit=3 of the shorter" in capsys.readouterr().err
 
 
+def test_a_plan_of_many_images_has_its_energy_without_an_exponent(tmp_path, capsys):
+    (tmp_path / "x.yaml").write_text("name: x\nsuite: {name: studio}\nmodels: [{card: qwen-image, attempts: 1000}]\n")
+    command = ["plan", str(tmp_path / "x.yaml"), "--gpu", "a6000"]
+    assert main([*command, "--json"]) == 0
+    wh = json.loads(capsys.readouterr().out)["models"][0]["wh"]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert wh > 100_000
+    assert f"{wh:,.0f}" in out
+    assert "e+0" not in out
+
+
 def test_a_run_whose_models_card_is_refused_now_says_how_to_continue(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     own, write_orders_to = tmp_path / "local-bench/models/mine.yaml", tmp_path / "orders.jsonl"
