@@ -258,7 +258,7 @@ def best_of(outcomes: Outcomes, scores: NDArray[np.float64], n: int) -> Workflow
     it passes in `_high` unless all n fail.
     """
     first_n, scored = outcomes[:, :n], ~np.isnan(scores[:, :n])
-    pick: NDArray[Any] = np.where(scored, scores[:, :n], -np.inf).argmax(axis=1)
+    pick: NDArray[Any] = np.where(scored, np.round(scores[:, :n], 12), -np.inf).argmax(axis=1)  # sums of sixths
     picked = first_n[np.arange(len(first_n)), pick]
     judged = scored.any(axis=1)
     passed = judged & (picked == PASS)
@@ -274,8 +274,7 @@ def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> WorkflowResult
     tries = np.where(ever, passes.argmax(axis=1) + 1, passes.shape[1])
     high = (outcomes[:, :cap] != FAIL).any(axis=1)
     n = int((outcomes != MISSING)[np.arange(outcomes.shape[1]) < tries[:, None]].sum())
-    cap = passes.shape[1]
-    return _worked("one try" if cap == 1 else f"up to {cap} tries", ever, high, n, n)
+    return _worked("one try" if (cap := passes.shape[1]) == 1 else f"up to {cap} tries", ever, high, n, n)
 
 
 def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -> WorkflowResult:

@@ -54,7 +54,7 @@ def explained(
     for name, column, applies in columns:
         scores = -column if name in lower_is_better else column
         here = labelled & applies & ~np.isnan(scores)
-        numbers, accepted = scores[here], decisions[here] >= 0.5
+        numbers, accepted = np.round(scores[here], 12), decisions[here] >= 0.5  # as in `composite`
         area = auc(numbers, accepted) if here.any() else None
         low, high = (
             (None, None) if area is None else auc_interval(numbers, accepted, features.tasks[here]) or (None, None)
@@ -224,7 +224,7 @@ def dominant(features: Features) -> NDArray[np.intp]:
 def _lowest(features: Features) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """((images, dimensions) scores equal to the lowest known one; (images,) whether all that apply are known and at
     least one applies)."""
-    scores = np.where(features.applies, features.scores, np.inf)
+    scores = np.where(features.applies, np.round(features.scores, 12), np.inf)  # as in `composite`
     least = np.fmin.reduce(scores, axis=1)
     return (scores == least[:, None]) & features.applies, features.known & features.applies.any(axis=1)
 

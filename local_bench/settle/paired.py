@@ -169,7 +169,8 @@ def _compared(
 
     results, best = [], len(over) - len(table.models)  # 0 where nothing is unscored
     for i, j in combinations(range(len(table.models)), 2):
-        differ = (table.above[:, i] != table.above[:, j]) | (table.below[:, i] != table.below[:, j])
+        both = np.stack([table.above, table.below])
+        differ = (np.abs(both[..., i] - both[..., j]) > 1e-12 * np.abs(both[..., i])).any(axis=0)  # not by rounding
         at_least = at_most = estimate = p = low = high = detectable = None
         if under[i] and under[j]:
             results_of = [tested(i, j), *([tested(i, best + j), tested(best + i, j)] if best else [])]

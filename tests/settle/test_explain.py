@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from local_bench.core.types import Score
+from local_bench.settle.agreement import panel_mean
 from local_bench.settle.discrimination import auc, brier, by_bin, ece, ece_if_calibrated, quality
 from local_bench.settle.explain import (
     acceptance_by_score,
@@ -139,6 +140,12 @@ def test_composites_are_equal_whatever_the_last_digits_of_their_sums():
     found = composite(table([[0, 13 / 6, 2], [0, 7 / 6, 3], [0, 13 / 6, 4], [0, 7 / 6, 5]]))
     assert found[0] == found[1]
     assert found[2] == found[3]
+    panel = [panel_mean([1, 4 / 3]), panel_mean([7 / 6, 7 / 6]), 1, 5]
+    assert panel[0] != panel[1]
+    brf, *_ = explained(table([[x, 0, NA] for x in panel]), [0, 1, 0, 1])
+    assert (brf.auc, brf.spearman.value) == (0.875, pytest.approx(0.5**0.5))
+    dominant = failures(table([[panel[0], panel[1], NA], [panel[1], panel[0], NA]]), [0, 0])
+    assert (dominant.n_tied, [row.share for row in dominant.rows]) == (2, [1, 0, 0])
 
 
 def test_the_composite_needs_every_score_that_applies():

@@ -57,6 +57,10 @@ def test_few_tasks_have_an_exact_test():
     (none,) = compared(["a", "b"], np.zeros((4, 2)))
     assert (none.p, none.low, none.high) == (1, None, None)
     assert (found.low, found.high) == (-1, 1), "four tasks reject nothing"
+    sums = np.array([[7 / 6 + 7 / 6, 1 + 4 / 3]] * 4)
+    assert (sums[:, 0] != sums[:, 1]).all()
+    (same,) = compared(["a", "b"], sums)
+    assert (same.n_differ, same.too_few_differ, same.low, same.high) == (0, True, None, None)
 
 
 def newcombe(a, b, price):

@@ -31,6 +31,9 @@ def test_open_attempts_pass_in_the_upper_bound_only_and_too_few_have_no_estimate
     assert (unjudged.n_passed, unjudged.n_passed_high) == (0, 1), "nothing was picked, so nothing is known"
     assert best_of(table("PF"), np.array([[NAN, 1.0]]), 2).n_passed == 0, "an attempt without a score is not picked"
     assert [best_of(table(row), np.array([[1.0, 1.0]]), 2).n_passed for row in ("PF", "FP")] == [1, 0]
+    sums = np.array([[5 + 19 / 6 + 5, 5 + 25 / 6 + 4]])
+    assert sums[0, 0] < sums[0, 1]
+    assert [best_of(table(row), sums, 2).n_passed for row in ("PF", "FP")] == [1, 0], "both are 79/6"
     assert pass_at_k_unbiased(3, 1, 4) is None
     assert count_attempts(table("PFF")).shown.pass_at_unbiased(4) is None
 
