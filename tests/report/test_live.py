@@ -138,6 +138,9 @@ def test_the_state_has_phases_counts_and_images_and_notices_newer_results(shop):
     state = watched.state()
     assert state["phases"] == [{"phase": "p", "n": 5, "total": 20, "seconds": 10.0, "seconds_left": 30}]
     assert (state["counts"]["done"], state["running"], state["changed"]) == (len(shop.images), False, False)
+    data["phases"].append({"phase": "q", "n": 2, "total": 3, "seconds": 8.0})  # the first left a model out
+    (shop.path / "logs" / FILE).write_text(json.dumps(data))
+    assert [phase["seconds_left"] for phase in watched.state()["phases"]] == [None, 4]
     assert {recent["image"] for recent in state["recent"]} <= set(shop.right)
     for damaged in ("", "[]", "{", '{"phases": [{"phase": "x"}]}', '{"phases": 5, "updated_utc": ""}'):
         (shop.path / "logs" / FILE).write_text(damaged)

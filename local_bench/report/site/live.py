@@ -72,7 +72,7 @@ def _phases(path: Path) -> tuple[list[dict[str, Any]], str | None]:
     except (UserError, KeyError, TypeError):
         return [], None
     for phase in phases:
-        left = phase["total"] - phase["n"]
+        left = phase["total"] - phase["n"] if phase is phases[-1] else 0  # an earlier one has ended, even with fewer
         phase["seconds_left"] = round(left * phase["seconds"] / phase["n"]) if phase["n"] and left > 0 else None
     return phases, updated
 
