@@ -13,7 +13,8 @@ from matplotlib.text import Text
 
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
-from local_bench.report.panels import Bars, Grid, Lines, Points
+from local_bench.core.table import Table
+from local_bench.report.panels import Bars, Figure, Grid, Histogram, Lines, Points
 from local_bench.report.papers.draw import SMALL, canvas_of, width_inches
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables
@@ -142,6 +143,14 @@ def test_a_single_line_has_its_model_s_name_and_costs_of_0_are_on_no_logarithmic
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [curve.lines[1].name]
     free = accounting(run.store, run.config.settlement.model_copy(update={"usd_per_hour": Decimal(0)}))
     assert "break_even" not in run_figures(run, free, run.store.outcomes())
+
+
+def test_the_median_of_a_histogram_is_that_of_all_values_and_zeros_are_counted():
+    prices = Histogram("Digital", (0.0, 0.0, 10.0, 100.0, 1000.0), "US dollars")
+    (axes,) = canvas_of(Figure(Table("prices", (), ()), (prices,))).get_axes()
+    assert [line.get_xdata()[0] for line in axes.get_lines()] == [10]
+    assert sum(bar.get_height() for bar in axes.patches) == 3
+    assert axes.get_xlabel() == "US dollars (2 of 0 are not shown)"
 
 
 def test_pass_at_k_is_that_of_the_decisions_and_ends_at_the_model_s_own_attempts(run, made):

@@ -145,11 +145,10 @@ def _bars(axes: Any, panel: Bars) -> None:
             continue
         for x, height, ends in zip(at, heights, series.ends, strict=False):
             if ends is not None:
-                low, high = ends
-                top = max(low, 1.1 * np.nan_to_num(height)) if high is None else high
-                axes.plot([x, x], [low, top], color="black", linewidth=1)
+                top = max(ends[0], 1.1 * np.nan_to_num(height)) if ends[1] is None else ends[1]
+                axes.plot([x, x], [ends[0], top], color="black", linewidth=1)
                 axes.plot([x], [height], color="black", marker="_")
-                if high is None:  # open above
+                if ends[1] is None:  # open above
                     axes.plot([x], [top], color="black", marker="^", markersize=4)
     axes.set_xticks(positions, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=SMALL)
     axes.set_xlim(-0.6, len(panel.labels) - 0.4)
@@ -197,8 +196,9 @@ def _histogram(axes: Any, panel: Histogram) -> None:
         edges = np.geomspace(low, high, _BINS + 1) if low < high else [low / 2, low * 2]
         axes.hist(values, edges)
         _logarithmic_x(axes)
-        axes.axvline(float(np.median(values)), color="black", linestyle="--", linewidth=1)
-    axes.set_xlabel(panel.unit, fontsize=_TEXT)
+        axes.axvline(float(np.median(panel.values)) or np.nan, color="black", linestyle="--", linewidth=1)
+    n_zeros = len(panel.values) - len(values)
+    axes.set_xlabel(panel.unit + (f" ({n_zeros:,} of 0 are not shown)" if n_zeros else ""), fontsize=_TEXT)
     axes.set_ylabel("count", fontsize=_TEXT)
     axes.tick_params(labelsize=SMALL)
 
