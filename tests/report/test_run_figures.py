@@ -141,6 +141,13 @@ def test_a_single_line_has_its_model_s_name_and_costs_of_0_are_on_no_logarithmic
     curve = made["break_even"].panels[0]
     (axes,) = canvas_of(replace(made["break_even"], panels=(replace(curve, lines=curve.lines[1:]),))).get_axes()
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [curve.lines[1].name]
+    figures_of_models = [made["pass_at_k"].panels[0].lines, made["scores_by_category"].panels[0].series, curve.lines]
+    assert [[one.name for one in shown] for shown in figures_of_models] == [list(MODELS)] * 3, "in the same colours"
+    costs = made["cost_quality"].panels[0]
+    assert (costs.x_label, costs.y_label) == (
+        "cost of all attempts in US dollars",
+        "fraction of first attempts accepted",
+    )
     free = accounting(run.store, run.config.settlement.model_copy(update={"usd_per_hour": Decimal(0)}))
     assert "break_even" not in run_figures(run, free, run.store.outcomes())
 
@@ -170,8 +177,9 @@ def test_pass_at_k_is_that_of_the_decisions_and_ends_at_the_model_s_own_attempts
         assert gaps.series[0].values[gaps.labels.index(model)] == pytest.approx(expected[2] - first)
     few = [row for row in run.store.outcomes() if row.candidate.model != MODELS[0] or row.candidate.attempt == 1]
     money = accounting(run.store, run.config.settlement)
-    curves, _ = run_figures(run, money, few)["pass_at_k"].panels
+    curves, gaps_of_few = run_figures(run, money, few)["pass_at_k"].panels
     first = [row.accepted for row in few if row.candidate.model == MODELS[0]]
+    assert gaps_of_few.series[0].values[gaps_of_few.labels.index(MODELS[0])] is None, "one attempt has no gap"
     assert [(line.xs, line.name) for line in curves.lines] == [((1.0,), MODELS[0]), ((1.0, 2.0, 3.0), MODELS[1])]
     assert curves.lines[0].ys == pytest.approx([np.mean(first)])
 

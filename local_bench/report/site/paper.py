@@ -99,8 +99,10 @@ def _figures(summary: Summary) -> dict[str, Figure]:
         names_of = (("cost_usd", "cost (US dollars)"), ("accepted", "accepted"), ("front", "front"))
         front_columns = (_MODEL, *(Column(key, name) for key, name in names_of))
         data = Table("Cost and accepted images, with the Pareto front", front_columns, tuple(of_front))
-        points = tuple(Point(*cells) for cells in of_front)
-        plots["cost_quality"] = Figure(data, (Points("", points, "cost in US dollars", "fraction of images accepted"),))
+        several = any(m.n_images > m.settlement.total.n + m.settlement.total.n_unscored for m in models)
+        cost, noun = ("cost of all attempts", "first attempts") if several else ("cost", "images")
+        axes, points = (f"{cost} in US dollars", f"fraction of {noun} accepted"), (Point(*cells) for cells in of_front)
+        plots["cost_quality"] = Figure(data, (Points("", tuple(points), *axes),))
     shares = categories(summary)
     if len(shares.columns) > 2 and len(models) > 1:
         values = tuple(tuple(x if isinstance(x, float) else None for x in row[1:]) for row in shares.rows)

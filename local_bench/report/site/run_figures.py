@@ -137,12 +137,11 @@ def _scores_by_category(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure |
 
 def _time_by_phase(money: Accounting) -> Figure | None:
     rows = [row for row in money.costs if row.held_ns]
-    labels = list(dict.fromkeys(row.model or "all models" for row in rows))
+    labels = tuple(dict.fromkeys(row.model or "all models" for row in rows))
     phases = list(dict.fromkeys(row.phase for row in rows))
     hours = {(row.phase, row.model or "all models"): row.held_ns / NS_PER_HOUR for row in rows}
     series = tuple(Series(phase, tuple(hours.get((phase, label)) for label in labels)) for phase in phases)
-    bars = Bars("", tuple(labels), series, "device-hours", stacked=True)
-    return _figure("Time of the devices by phase", [bars] if rows else [], 1)
+    return _figure("Time of the devices by phase", [Bars("", labels, series, "device-hours", True)] if rows else [], 1)
 
 
 def _throughput(run: RunDir, money: Accounting) -> Figure | None:
@@ -162,8 +161,8 @@ def _break_even(run: RunDir, money: Accounting) -> Figure | None:
     kwh = Fraction(run.config.settlement.usd_per_kwh or 0)
     ends = [] if money.price.parts else _price_range(run.config.settlement, money.price.gpu)
     lines = []
-    for model, local in economics.timed.items():
-        hour = money.usd_per_hour(model) or Fraction(0)
+    for model in filter(economics.timed.__contains__, model_order(run)):  # in the colours of the other figures
+        local, hour = economics.timed[model], money.usd_per_hour(model) or Fraction(0)
         curve, *bands = ([float(local.amortised_usd(n, price, kwh)) for n in JOB_SIZES] for price in (hour, *ends))
         if all(curve):  # a logarithm has no 0
             lines.append(Line(model, tuple(map(float, JOB_SIZES)), tuple(curve), tuple(zip(*bands, strict=True))))
@@ -197,7 +196,7 @@ def _pass_at_k(run: RunDir, outcomes: Sequence[OutcomeRow]) -> Figure | None:
         shown, best = ([float(r.pass_at_unbiased(k) or 0) for k in ks] for r in (of_model.shown, of_model.at_best))
         ends = tuple(zip(shown, best, strict=True)) if of_model.n_unscored or of_model.n_missing else ()
         lines.append(Line(model, tuple(map(float, ks)), tuple(shown), ends))
-    gaps = [counted[model].shown.hype_gap for model in models]
+    gaps = [one.hype_gap if (one := counted[model].shown).attempts > 1 else None for model in models]
     series = Series("hype gap", tuple(None if gap is None else float(gap) for gap in gaps))
     panels = (
         Lines(
@@ -219,8 +218,7 @@ def _attempts(outcomes: Sequence[OutcomeRow]) -> dict[str, Outcomes]:
         table = np.full((len(tasks), max(map(max, tasks.values()))), MISSING, dtype=np.int8)
         for t, by_attempt in enumerate(tasks.values()):
             for attempt, accepted in by_attempt.items():
-                passed = FAIL if False in accepted else UNSCORED if None in accepted else PASS
-                table[t, attempt - 1] = passed
+                table[t, attempt - 1] = FAIL if False in accepted else UNSCORED if None in accepted else PASS
         tables[model] = table
     return tables
 
