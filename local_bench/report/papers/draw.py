@@ -145,10 +145,11 @@ def _bars(axes: Any, panel: Bars) -> None:
             continue
         for x, height, ends in zip(at, heights, series.ends, strict=False):
             if ends is not None:
-                top = max(ends[0], 1.1 * np.nan_to_num(height)) if ends[1] is None else ends[1]
-                axes.plot([x, x], [ends[0], top], color="black", linewidth=1)
+                low, high = ends
+                top = max(low, 1.1 * np.nan_to_num(height)) if high is None else high
+                axes.plot([x, x], [low, top], color="black", linewidth=1)
                 axes.plot([x], [height], color="black", marker="_")
-                if ends[1] is None:  # open above
+                if high is None:  # open above
                     axes.plot([x], [top], color="black", marker="^", markersize=4)
     axes.set_xticks(positions, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=SMALL)
     axes.set_xlim(-0.6, len(panel.labels) - 0.4)
