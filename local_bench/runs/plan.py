@@ -111,6 +111,8 @@ def make_plan(
     cases = "1 case cannot be read and is" if len(refused) == 1 else f"{len(refused)} cases cannot be read and are"
     notes: list[str] = [*([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
+    if broken := [f"{task.task_id}: {task.unscored}" for task in tasks if task.unscored]:
+        notes.append(f"{len(broken)} task{'s' * (len(broken) != 1)} cannot be run; the first: {broken[0]}")
     candidates, delivered = list[Candidate](), dict[str, FileFacts]()
     progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:

@@ -95,8 +95,11 @@ def test_an_edit_takes_its_sources_aspect_and_text_the_cards_size(folder):
 
 
 def test_unsupported_images_are_planned_as_unscored_with_the_reason(folder):
-    rows = plan(folder, {"card": "tiny-pix2pix"}, FLUX).candidates
-    reasons = {(row.model, row.task_id): row.unscored for row in rows}
+    made = plan(folder, {"card": "tiny-pix2pix"}, FLUX)
+    reasons = {(row.model, row.task_id): row.unscored for row in made.candidates}
+    (note,) = [note for note in made.notes if "cannot be run" in note]
+    assert note.startswith("1 task cannot be run; the first: missing: ")
+    assert "missing.png" in note
     assert reasons["tiny-pix2pix", "edit"] is None
     assert (
         reasons["tiny-pix2pix", "text"] == "not supported: tiny-pix2pix works on a picture, and this order gives none."
