@@ -309,9 +309,13 @@ def card(name: str, role: str) -> ModelCard:
         custom = files and files[0].parent.parent != configs_dir()
         if files and (described := (_custom if custom else _load)(files[0])).role == role:
             return described
-    of_role = {n: c for n, c in cards().items() if c.role == role}
+    by_name = cards()
+    of_role = [n for n, c in by_name.items() if c.role == role]
+    own = "; for a card of your own give the folder with its models/ as --config-dir" * (not user_config_dirs())
     suggestion = hint(name, of_role, f"available: {', '.join(of_role)}")
-    raise ConfigError(f"unknown {role} {name!r}: {suggestion} (`local-bench models list`)")
+    if name in by_name:
+        suggestion, own = f"it is a {by_name[name].role}", ""
+    raise ConfigError(f"unknown {role} {name!r}: {suggestion} (`local-bench models list`){own}")
 
 
 def _custom(path: Path) -> ModelCard:
