@@ -201,12 +201,12 @@ def _is_control(c: str) -> bool:
 
 
 def nearest(name: str, names: Iterable[str]) -> list[str]:
-    """The shortest known name that begins with `name`, else the longest that `name` begins with, else the most similar
-    ones, which are equally similar; empty if none is similar."""
+    """The shortest known name that begins with `name` or is `name` from one `_` to another, else the longest that
+    `name` begins with, else the most similar ones, which are equally similar; empty if none is similar."""
     names = list(names)
     lower = name.lower()
     if lower:
-        longer = [candidate for candidate in names if candidate.lower().startswith(lower)]
+        longer = [c for c in names if c.lower().startswith(lower) or f"_{lower}_" in f"_{c.lower()}_"]
         shorter = [candidate for candidate in names if len(candidate) > 2 and lower.startswith(candidate.lower())]
         if longer or shorter:
             return [min(longer, key=len) if longer else max(shorter, key=len)]
