@@ -98,7 +98,8 @@ def lines_of(
             except UnicodeDecodeError:
                 raise error(f"{where}: this is not UTF-8 text: save the file as UTF-8") from None
             except ValueError as e:
-                raise error(f"{where}: this is not one JSON object ({e}): correct the line") from None
+                remedy = "correct the line" if text[:1] == b"{" else 'give JSON Lines, one {"key": value, …} per line'
+                raise error(f"{where}: this is not one JSON object ({e}): {remedy}") from None
             if not isinstance(data, dict):
                 raise error(f"{where}: {what} is a JSON object, not {kind(data)}: correct the line")
             yield number, where, data

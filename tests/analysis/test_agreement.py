@@ -267,7 +267,8 @@ def test_overall_is_open_where_an_applicable_score_is_unrated(path, tmp_path):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", r"line 2: this is not one JSON object"),
+        ("{", r"line 2: this is not one JSON object .*: correct the line"),
+        ("a;t1;1", r"line 2: this is not one JSON object .*: give JSON Lines, one .* per line"),
         ("[1]", r"line 2: an annotation is a JSON object, not a list"),
         ('{"model": "a", "model": "b"}', r"line 2: .*'model' is duplicated"),
         ('{"model": "a", "task_id": "t2", "deliverable": 1, "brf": NaN}', r"line 2: .*NaN is not a JSON number"),
