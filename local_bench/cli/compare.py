@@ -34,17 +34,19 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, as_json: bool) -> int:
     with RunDir.open(run_a) as a, RunDir.open(run_b) as b:
         result = compare_runs(a, b, every_pair=all_pairs)
         say_written(a, b)
+        retried = any(model.attempts > 1 for run in (a, b) for model in run.config.models)
     say_notes(*result.notes)
     values = {"run_a": str(run_a), "run_b": str(run_b), "n_tasks": result.n_tasks}
     values |= {"n_tasks_only_a": result.n_tasks_only_a, "n_tasks_only_b": result.n_tasks_only_b}
     values |= {"notes": result.notes, "comparisons": [_compared_json(row) for row in result.rows]}
     header = ["A", "B", "quantity", "A value", "B value", "A - B", "95 %", "p", "p (Holm)", "detectable", "tasks"]
     table = aligned([*header, "unscored", "if unscored"], [_row(row) for row in result.rows])
+    of_first = "revenue and tasks accepted: of first attempts; images accepted and scores: of all attempts; "
     methods = (
-        f"{result.n_tasks} common tasks; all quantities are of what both models have, also a benchmark's own; 95 % and "
-        "p: sign flips and t over tasks, each comparison alone; p (Holm): corrected for the pairs of a quantity, not "
-        "for several quantities; detectable: with a power of 80 % on tasks like these; a difference that is not "
-        "significant does not mean equal"
+        f"{result.n_tasks} common tasks; all quantities are of what both models have, also a benchmark's own; "
+        f"{of_first * retried}95 % and p: sign flips and t over tasks, each comparison alone; p (Holm): corrected for "
+        "the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on tasks like these; a "
+        "difference that is not significant does not mean equal"
     )
     return show_result(values, f"{table}\n{methods}", as_json)
 

@@ -53,7 +53,8 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
             texts += map(columns_text, result.tables)
         numbers = "\n\n".join(texts) or None
         if decided and numbers is None:
-            numbers = settlement_text(accounts, hard_rule_stats(run), unseen)
+            retried = any(model.attempts > 1 for model in run.config.models)
+            numbers = settlement_text(accounts, hard_rule_stats(run), unseen, retried)
         elif not priced:
             numbers = numbers or "the benchmark defines no official number for this run"
         parts += ["", numbers, ""] if numbers else []
@@ -138,7 +139,7 @@ _WIDE = ("value_usd", "share_low", "share_high", "images_low", "images_high", "o
 """Columns for which a terminal has no room where tasks have prices: the revenue's interval and bounds say the same."""
 
 
-def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unseen: UnseenInputs) -> str:
+def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unseen: UnseenInputs, retried: bool) -> str:
     """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules. If some
     models do not support all tasks, a second table has the others."""
     price = accounts.price
@@ -165,6 +166,8 @@ def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unsee
         rows.append(row)
     wide = _WIDE if any(s.total.value_micro_usd for s in accounts.settlements) else ()
     notes = ["95 %: for tasks like these and the same decisions", f"cost: {cost}"]
+    if retried:
+        notes.append("revenue, share, tasks, images and unscored: of first attempts; cost: of all attempts")
     if unseen.n_images:
         notes.append("without inputs: images generated without all of their task's input images (suite.unsupported)")
     if unseen.common:

@@ -142,12 +142,22 @@ def test_a_run_does_not_differ_from_itself(cli, make):
     a = make("a", {"m": {"t1": [YES], "t2": [YES, NO]}})
     ended = cli("compare", a, a)
     assert ended.returncode == 0, ended.stderr
+    assert "of first attempts" not in ended.stdout
     assert ["m", "m", "revenue", "$85.00", "$85.00", "$0.00"] in [
         line.split()[:6] for line in ended.stdout.splitlines()
     ]
     for row in compared(a, a).rows:
         d = row.difference
         assert (d.estimate, d.low, d.high, d.p, d.n_differ) == (0, None, None, 1, 0)
+
+
+def test_quantities_of_first_and_of_all_attempts_are_named(cli, make):
+    a = make("a", {"m": {"t1": [YES]}})
+    path = a / "run.yaml"
+    text = path.read_text()
+    assert text.count("attempts: 1") == 1
+    path.write_text(text.replace("attempts: 1", "attempts: 3"))
+    assert "revenue and tasks accepted: of first attempts; images accepted and" in cli("compare", a, a).stdout
 
 
 def test_models_of_one_name_all_with_all_or_a_run_s_own(make):

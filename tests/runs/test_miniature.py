@@ -175,7 +175,8 @@ def test_models_that_see_no_source_are_counted_and_all_are_compared_without_thes
         assert s.total.revenue_micro_usd <= whole[s.model].revenue_micro_usd
     assert {s.model for s in unseen.common} == set(whole)
     assert "on the 36 tasks that all models support with all input images:" in text
-    assert text.count("bounds") == 0
+    assert text.count("bounds") == text.count("of first attempts") == 0
+    assert "images and unscored: of first attempts; cost: of all attempts" in settlement_text(money, {}, unseen, True)
     unscored = tuple(replace(s, total=replace(s.total, open_micro_usd=1_000_000)) for s in unseen.common)
     second = settlement_text(money, {}, replace(unseen, common=unscored)).partition("on the 36 tasks")[2]
     for s in unseen.common:
