@@ -83,7 +83,8 @@ def shown(cell: Cell, column: Column) -> str:
         return cell
     if column.unit == "$" and isinstance(cell, float) and isinstance(column.form, str):
         return format(Decimal(str(cell)), column.form)  # rounds half a cent as `usd` does
-    return column.form(cell) if callable(column.form) else format(cell, column.form)
+    text = column.form(cell) if callable(column.form) else format(cell, column.form)
+    return text if text.strip("-0.,") else text.removeprefix("-")  # no negative zero
 
 
 def with_unit(cell: Cell, column: Column) -> str:
@@ -92,7 +93,8 @@ def with_unit(cell: Cell, column: Column) -> str:
         return shown(cell, column)
     if column.unit != "$":
         return f"{shown(cell, column)} {column.unit}"
-    return f"{'-' if cell < 0 else ''}${shown(abs(cell), column)}"
+    size = shown(abs(cell), column)
+    return f"{'-' if cell < 0 and size.strip('0.,') else ''}${size}"
 
 
 def _joined(cells: Sequence[tuple[Cell, Column]]) -> str:

@@ -92,7 +92,7 @@ def merge(
                 first = findings[0 if recorded(run.store, "meta") else -1]  # a command that did not finish explains all
                 raise UserError(
                     f"{run.path} cannot be merged: {first.subject} {first.fault} (`local-bench verify "
-                    f"{run.path}` lists all {len(findings)} findings)"
+                    f"{run.path}` lists {'it' if len(findings) == 1 else f'all {len(findings)} findings'})"
                 )
         runs.sort(key=lambda run: (canonical_json(run.config.model_dump()), root(run.store)))
         config, missing = _merged_config(runs, partial)

@@ -158,7 +158,7 @@ def _bars(axes: Any, panel: Bars) -> None:
 
 
 def _lines(axes: Any, panel: Lines) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     for i, line in enumerate(panel.lines):
         colour, style = _COLOURS[i % len(_COLOURS)], _STYLES[i // len(_COLOURS) % len(_STYLES)]
@@ -178,6 +178,8 @@ def _lines(axes: Any, panel: Lines) -> None:
         axes.annotate(
             clean(name), (1, y), (-2, 2), ("axes fraction", "data"), "offset points", ha="right", fontsize=SMALL
         )
+    if not any(x % 1 for line in panel.lines for x in line.xs):  # as the k of pass@k
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if panel.logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -61,6 +61,9 @@ def test_text_is_rounded_with_a_dash_for_missing_values_aligned_as_numbers():
     assert "\u202e" not in row
     result = FORMATS["text"](Table("t", (Column("cost", "Effective Cost"),), ((None,), (None,))))
     assert result.splitlines()[-1] == "\N{EN DASH}".rjust(len("Effective Cost"))
+    columns = (Column("saved", "saved", ".1f"), Column("profit", "profit", ",.2f", unit="$"))
+    small = columns_text(Table("t", columns, ((-0.01, -0.00002), (-1.0, -1.0)))).splitlines()
+    assert [line.split() for line in small[2:]] == [["0.0", "$0.00"], ["-1.0", "-$1.00"]]  # no negative zero
 
 
 def test_latex_escapes_every_special_character():
