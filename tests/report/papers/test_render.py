@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from local_bench.core.table import Column, Table, table_of
-from local_bench.report.panels import Bars, Figure, Series
+from local_bench.report.panels import Bars, Figure, Line, Lines, Series
 from local_bench.report.papers.draw import canvas_of, draw
 from local_bench.report.render import FORMATS, columns_text, interval, latex, markdown, page_table, ranked
 
@@ -130,6 +130,13 @@ def test_a_figure_of_hostile_text_is_drawn_and_a_missing_value_is_a_dash(tmp_pat
     bars = Bars("cost", ("a", "b", "c"), (Series("s", (1.0, None, 0.0)),))
     (axes,) = canvas_of(Figure(Table("t", (Column("x", "x"),), ()), (bars,))).get_axes()
     assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("\N{EN DASH}", (1.0, 0))]
+
+
+@pytest.mark.parametrize(("last", "whole"), [(3.0, True), (2.5, False)])
+def test_an_axis_of_whole_numbers_has_whole_ticks(last, whole):
+    lines = Lines("pass@k", (Line("a", (1.0, 2.0, last), (0.1, 0.2, 0.3)),), "k", "fraction of tasks")
+    (axes,) = canvas_of(Figure(Table("t", (Column("x", "x"),), ()), (lines,))).get_axes()
+    assert all(tick.is_integer() for tick in axes.get_xticks()) is whole
 
 
 def test_the_first_three_values_of_a_column_are_marked_within_their_group():
