@@ -164,7 +164,7 @@ def test_models_that_see_no_source_are_counted_and_all_are_compared_without_thes
     """12 of the shop's 48 orders are edits of one image each."""
     with RunDir.open(earned["first run"]) as done:
         unseen, money = unseen_inputs(done), accounting(done.store, done.config.settlement)
-        text = settlement_text(money, {}, unseen)
+        text = settlement_text(money, {}, unseen, False)
         cautions = " ".join(warnings(done, money.settlements))
     assert (unseen.n_images["mini-flux"], unseen.n_images["mini-flux-early"]) == (12, 12)
     assert "mini-kontext" not in unseen.n_images
@@ -178,7 +178,7 @@ def test_models_that_see_no_source_are_counted_and_all_are_compared_without_thes
     assert text.count("bounds") == text.count("of first attempts") == 0
     assert "images and unscored: of first attempts; cost: of all attempts" in settlement_text(money, {}, unseen, True)
     unscored = tuple(replace(s, total=replace(s.total, open_micro_usd=1_000_000)) for s in unseen.common)
-    second = settlement_text(money, {}, replace(unseen, common=unscored)).partition("on the 36 tasks")[2]
+    second = settlement_text(money, {}, replace(unseen, common=unscored), False).partition("on the 36 tasks")[2]
     for s in unseen.common:
         low = s.total.revenue_micro_usd / 1_000_000
         assert f"${low:,.2f} to ${low + 1:,.2f}" in second
