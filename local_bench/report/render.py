@@ -84,7 +84,7 @@ def shown(cell: Cell, column: Column) -> str:
     if column.unit == "$" and isinstance(cell, float) and isinstance(column.form, str):
         return format(Decimal(str(cell)), column.form)  # rounds half a cent as `usd` does
     text = column.form(cell) if callable(column.form) else format(cell, column.form)
-    return text if text.strip("-0.,") else text.removeprefix("-")  # no negative zero
+    return text.removeprefix("-") if "0" in text and not re.search("[1-9]", text) else text  # no negative zero
 
 
 def with_unit(cell: Cell, column: Column) -> str:
