@@ -139,7 +139,9 @@ _WIDE = ("value_usd", "share_low", "share_high", "images_low", "images_high", "o
 """Columns for which a terminal has no room where tasks have prices: the revenue's interval and bounds say the same."""
 
 
-def settlement_text(accounts: Accounting, rules: dict[str, HardRuleStats], unseen: UnseenInputs, retried: bool) -> str:
+def settlement_text(
+    accounts: Accounting, rules: dict[str, HardRuleStats], unseen: UnseenInputs, retried: bool = False
+) -> str:
     """The settlement table; for tasks with hard rules also the images and tasks refused only by these rules. If some
     models do not support all tasks, a second table has the others."""
     price = accounts.price
