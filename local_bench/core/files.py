@@ -304,7 +304,11 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"cannot write {path}: {refused(str(error.strerror))}; committed results are kept") from e
 
 
-_REMEDIES = {"space|full|quota": "free disk space", "large": "raise `ulimit -f`", "I/O|Input": "check the disk"}
+_REMEDIES = {
+    "space|full|quota": "free disk space",
+    "large": "free disk space or raise `ulimit -f`",
+    "I/O|Input": "check the disk",
+}
 
 
 def refused(fault: str) -> str:

@@ -107,7 +107,8 @@ def exact_sums(table: Floats) -> Callable[[Floats], Floats]:
     the same: of multiples of a power of two all sums are exact, and what these leave of `table` is added separately."""
     parts = list[Floats]()
     while len(parts) < 2 and (table.any() or not parts):  # one part of integers
-        step = np.ldexp(1.0, np.frexp(len(table) * np.abs(table).max(axis=0, initial=0.0))[1] - 52)
+        exponents = np.frexp(len(table) * np.abs(table).max(axis=0, initial=0.0))[1] - 52
+        step = np.ldexp(1.0, np.maximum(exponents, -1074))  # 2^-1074: the smallest number
         parts.append(np.rint(table / step) * step)
         table = table - parts[-1]
     return lambda counts: reduce(np.add, (counts @ part for part in parts))

@@ -58,7 +58,7 @@ def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     [
         *((number, "free disk space and run") for number in (errno.ENOSPC, errno.EDQUOT)),
         *((number, "fix its permissions and run") for number in (errno.EROFS, errno.EACCES, errno.EPERM)),
-        *((errno.EIO, "check the disk and run"), (errno.EFBIG, "raise `ulimit -f` and run")),
+        *((errno.EIO, "check the disk and run"), (errno.EFBIG, "free disk space or raise `ulimit -f` and run")),
     ],
 )
 def test_a_refused_write_has_one_remedy(number, remedy):
