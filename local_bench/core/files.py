@@ -297,7 +297,8 @@ def storage_errors(path: Path) -> Iterator[None]:
             raise
         if error.errno in _UNUSABLE:
             name = error.filename
-            where = f"{name}: " if isinstance(name, str) and name != str(path) and not name.endswith(_SUFFIX) else ""
+            is_other = isinstance(name, str) and name != str(path) and not name.endswith(_SUFFIX)
+            where = f"{name}: " if is_other else ""
             raise PathError(f"cannot write {path}: {where}{error.strerror}; {_ANOTHER}") from e
         if error.errno not in _REFUSALS:
             raise

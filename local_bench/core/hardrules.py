@@ -152,4 +152,5 @@ def size_like(width: float, height: float, area: int, multiple: int) -> tuple[in
     """(height, width) with about `area` pixels and the aspect ratio width:height, both multiples of `multiple`."""
     ratio = width / height
     wide = max(multiple, round((area * ratio) ** 0.5 / multiple) * multiple)
-    return max(multiple, round((area / ratio) ** 0.5 / multiple) * multiple), wide
+    high = max(multiple, round((area / ratio) ** 0.5 / multiple) * multiple)
+    return high, wide

@@ -81,5 +81,6 @@ def allocate(micro: int, weights: Sequence[int]) -> tuple[int, ...]:
     if total == 0:
         return split(micro, len(weights)) if weights else ()
     parts = [divmod(micro * w, total) for w in weights]
-    order = sorted(range(len(weights)), key=lambda i: (-parts[i][1], i))[: micro - sum(share for share, _ in parts)]
+    remainder = micro - sum(share for share, _ in parts)
+    order = sorted(range(len(weights)), key=lambda i: (-parts[i][1], i))[:remainder]
     return tuple(share + (i in order) for i, (share, _) in enumerate(parts))

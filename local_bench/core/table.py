@@ -95,7 +95,8 @@ _NUMBER = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 
 def guarded(cell: Any) -> Any:
     """A cell of a CSV file: with `'` before text that a spreadsheet would run as a formula; numbers are unchanged."""
-    return f"'{cell}" if isinstance(cell, str) and re.match(FORMULA, cell) and not _NUMBER.fullmatch(cell) else cell
+    formula = isinstance(cell, str) and re.match(FORMULA, cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if formula else cell
 
 
 def unguarded(text: str) -> str:

@@ -199,7 +199,8 @@ def sized(images: Sequence[Image.Image], height: int | None = None) -> list[Imag
         raise Unscorable(f"the image is too slender to be brought to a height of {height} pixels")
     if size[0] * size[1] > MAX_PIXELS:
         raise Unscorable(f"the image would have {size[0]}x{size[1]} pixels, more than the {MAX_PIXELS:,} allowed")
-    return [image if image.size == size else image.resize(size, Image.Resampling.BICUBIC), *sources]
+    resized = image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+    return [resized, *sources]
 
 
 def as_tensor(image: Image.Image, dtype: torch.dtype) -> torch.Tensor:
