@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from local_bench.analysis.settlement import accounting
 from local_bench.cli.main import main
 from local_bench.core.table import Table
-from local_bench.report.panels import Bars, Figure, Grid, Histogram, Lines, Points
+from local_bench.report.panels import Bars, Figure, Grid, Histogram, Lines, Point, Points
 from local_bench.report.papers.draw import SMALL, canvas_of, width_inches
 from local_bench.report.site.details import RunDetails
 from local_bench.report.site.paper import figures, tables
@@ -150,6 +150,22 @@ def test_a_single_line_has_its_model_s_name_and_costs_of_0_are_on_no_logarithmic
     )
     free = accounting(run.store, run.config.settlement.model_copy(update={"usd_per_hour": Decimal(0)}))
     assert "break_even" not in run_figures(run, free, run.store.outcomes())
+
+
+def test_names_of_close_points_and_texts_of_cells_do_not_cover_each_other():
+    costs, accepted = (32, 36, 33, 35, 40, 43, 43, 44), (0.71, 0.67, 0.3, 0.13, 0.79, 0.8, 0.89, 0.87)
+    points = tuple(
+        Point(f"mini-model-{i} (demo)", x, y, i == 0) for i, (x, y) in enumerate(zip(costs, accepted, strict=True))
+    )
+    names, cells = tuple(point.name for point in points), (("< 0.001 \N{MINUS SIGN}",) * 8,) * 8
+    panels = Points("", points, "cost", "accepted"), Grid("", names, names, ((0.0,) * 8,) * 8, cells)
+    for panel in panels:
+        canvas = canvas_of(Figure(Table("figure", (), ()), (panel,)))
+        canvas.draw_without_rendering()
+        (axes,) = canvas.get_axes()
+        boxes, frame = [text.get_window_extent() for text in axes.texts], axes.get_window_extent()
+        assert all(box.count_overlaps(boxes) == 1 for box in boxes)
+        assert all(frame.x0 <= box.x0 < box.x1 <= frame.x1 for box in boxes)
 
 
 def test_the_median_of_a_histogram_is_that_of_all_values_and_zeros_are_counted():

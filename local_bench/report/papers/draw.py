@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 from local_bench.core.errors import UserError
 from local_bench.core.files import write_atomic
 from local_bench.core.table import DASH, clean
-from local_bench.report.panels import Bars, Figure, Grid, Histogram, Images, Lines, Panel, Points
+from local_bench.report.panels import Bars, Figure, Grid, Histogram, Images, Lines, Panel, Point, Points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -109,7 +110,8 @@ def _labels_inches(panel: Panel) -> float:
             each = 0.28 if panel.stacked else max(0.28, 0.07 * len(panel.series))
             return 1 + each * len(panel.labels)
         case Grid():
-            return 2 + 0.45 * len(panel.columns)
+            longest = max((len(text) for row in panel.texts for text in row), default=0)
+            return 2 + max(0.45, 0.1 + 0.07 * longest) * len(panel.columns)
         case _:
             return 0
 
@@ -211,8 +213,6 @@ def _points(axes: Any, panel: Points) -> None:
     for on_front, colour in ((True, "#0072B2"), (False, "#777777")):
         shown = [point for point in panel.points if point.on_front == on_front]
         axes.scatter([point.x for point in shown], [point.y for point in shown], s=18, color=colour, zorder=3)
-    for point in panel.points:
-        axes.annotate(clean(point.name), (point.x, point.y), xytext=(4, 4), textcoords="offset points", fontsize=SMALL)
     costs = [point.x for point in panel.points]
     if min(costs) > 0 and max(costs) > 10 * min(costs):
         _logarithmic_x(axes)
@@ -222,6 +222,7 @@ def _points(axes: Any, panel: Points) -> None:
     axes.set_ylabel(panel.y_label, fontsize=_TEXT)
     axes.tick_params(labelsize=SMALL)
     axes.margins(0.15)
+    _names_at(axes, panel.points)
     if not front:
         return
     # From the axes' lower edge to their right one, so that a single point that dominates all has a front too.
@@ -232,6 +233,24 @@ def _points(axes: Any, panel: Points) -> None:
         label="Pareto front", scalex=False, scaley=False,
     )  # fmt: skip
     axes.legend(fontsize=SMALL, loc="lower right", frameon=False)
+
+
+def _names_at(axes: Any, points: Sequence[Point]) -> None:
+    """Write each name next to its point, inside the axes and over no other name or point if there is such a place."""
+    from matplotlib.transforms import Bbox
+
+    axes.figure.draw_without_rendering()  # sets the axes' place
+    frame = axes.get_window_extent()
+    centres = axes.transData.transform([(point.x, point.y) for point in points])
+    taken = [Bbox([centre - 3, centre + 3]) for centre in centres]
+    for point in points:
+        text = axes.annotate(clean(point.name), (point.x, point.y), (4, 4), textcoords="offset points", fontsize=SMALL)
+        for y, x in product((4, -4, 14, -14, 24, -24), (4, -4)):
+            text.set(position=(x, y), ha="left" if x > 0 else "right", va="bottom" if y > 0 else "top")
+            box = text.get_window_extent()
+            if frame.x0 <= box.x0 and box.x1 <= frame.x1 and not box.count_overlaps(taken):
+                break
+        taken.append(box)
 
 
 def _grid(axes: Any, panel: Grid) -> None:
