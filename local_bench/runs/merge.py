@@ -486,7 +486,8 @@ def _end_replacement(out: Path) -> None:
     if former.is_dir() and out.exists() and any(out.iterdir()):
         for file in sorted(former.rglob("*")):
             target = out / file.relative_to(former)
-            if file.is_file() and not target.exists() and not file.name.endswith(SIDE_FILES):
+            of_ledger = file.name.startswith("ledger.") or file.name.endswith(SIDE_FILES)  # the former one
+            if file.is_file() and not target.exists() and not of_ledger:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 file.rename(target)
         shutil.rmtree(former)

@@ -274,7 +274,8 @@ def retry_until_pass(outcomes: Outcomes, cap: int = RETRY_CAP) -> WorkflowResult
     tries = np.where(ever, passes.argmax(axis=1) + 1, passes.shape[1])
     high = (outcomes[:, :cap] != FAIL).any(axis=1)
     n = int((outcomes != MISSING)[np.arange(outcomes.shape[1]) < tries[:, None]].sum())
-    return _worked("one try" if (cap := passes.shape[1]) == 1 else f"up to {cap} tries", ever, high, n, n)
+    cap = passes.shape[1]
+    return _worked("one try" if cap == 1 else f"up to {cap} tries", ever, high, n, n)
 
 
 def revised_once(first: NDArray[np.int8], then: NDArray[np.int8], editor: str) -> WorkflowResult:

@@ -121,11 +121,14 @@ def test_a_merge_keeps_what_the_replaced_run_has_besides_its_results(parts, tmp_
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
     side = out / "ledger.sqlite-wal"  # it would be applied to the new ledger
+    backup = out / "ledger.backup.sqlite"  # of the replaced ledger: `recover` would lose the added part
+    backup.touch()
     with monkeypatch.context() as patched:
         patched.setattr(merging, "verify", lambda run: side.touch() or [])
         merge(out, shards[:1])
     assert {path: path.read_bytes() for path in theirs} == theirs
     assert not side.exists()
+    assert not backup.exists()
     rename = Path.rename
 
     def killed(path, target):
