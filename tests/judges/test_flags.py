@@ -4,6 +4,7 @@ import importlib.util
 import os
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from torch._inductor import config
@@ -20,6 +21,8 @@ from local_bench.judges.vlm.vllm_process import (
     environment,
     require_vllm,
 )
+from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge_factory import transport_of
 
 
 @pytest.fixture
@@ -158,6 +161,19 @@ def test_missing_vllm_is_an_error_with_a_remedy(monkeypatch):
     monkeypatch.setattr(module, "vllm_version", lambda: None)
     with pytest.raises(ServerError, match=r"vLLM is not installed: run .* judge\.base_url"):
         require_vllm()
+
+
+def test_without_the_library_that_vllm_needs_on_a_cpu_transformers_run_the_judge(monkeypatch):
+    """A fresh Debian has no libnuma."""
+
+    def load(name):
+        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+
+    monkeypatch.setattr(module, "ctypes", SimpleNamespace(CDLL=load))
+    with pytest.raises(ServerError, match=r"\(libnuma\.so\.1: .*\): install libnuma1 .*, set judge\.transport=local"):
+        require_vllm()
+    assert transport_of(JudgeConfig(card="mini-judge")) == "local"
+    assert transport_of(JudgeConfig(card="mini-judge", transport="embedded")) == "embedded"
 
 
 @pytest.mark.parametrize(

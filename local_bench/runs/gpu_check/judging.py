@@ -12,7 +12,7 @@ from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question
 from local_bench.judges.vlm.judge import answers
 from local_bench.judges.vlm.protocols import Protocol
-from local_bench.judges.vlm.vllm_process import vllm_version
+from local_bench.judges.vlm.vllm_process import unusable_vllm
 from local_bench.runs.config import JudgeConfig
 from local_bench.runs.gpu_check.checks import MEMORY_GB, CheckFailed, CheckPassed, CheckSkipped, Session
 from local_bench.runs.gpu_check.models import noise
@@ -30,8 +30,8 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise CheckSkipped(f"{' and '.join(missing)} not installed")
-    if transport != "local" and vllm_version() is None:
-        raise CheckSkipped("vLLM is not installed")
+    if transport != "local" and (fault := unusable_vllm()):
+        raise CheckSkipped(fault)
     protocol: Protocol = "logit" if transport == "local" else "json"
     pending, images = questions()
     left_s, device = session.left_s, JudgeDevice.of(session.device)
