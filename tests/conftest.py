@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from local_bench.core.environment import collect_rarely, paused, variables
+from local_bench.core.environment import collect_rarely, paused, toolchain, variables
 from local_bench.judges.vlm.client import ManagedServer
-from local_bench.judges.vlm.vllm_process import Engine
+from local_bench.judges.vlm.vllm_process import Engine, unusable_vllm
 from local_bench.runs.executors import processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,6 +56,16 @@ def _shares_a_module_fixture(item: pytest.Item) -> bool:
     return found is not None and any(
         defined.scope == "module" for definitions in found.name2fixturedefs.values() for defined in definitions
     )
+
+
+@pytest.hookimpl(tryfirst=True)  # before any fixture
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine lacks a system's package for, as the program itself says it."""
+    if item.get_closest_marker("server") and (fault := unusable_vllm()):
+        pytest.skip(fault)
+    compiles, fault = toolchain()
+    if item.get_closest_marker("compiler") and not compiles:
+        pytest.skip(fault)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import shutil
 from collections import defaultdict
 from contextlib import asynccontextmanager
 from itertools import combinations
@@ -18,9 +17,9 @@ from local_bench.annotation.summary import summary
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.agreement import krippendorff_alpha
 from tests.annotation.conftest import MODELS, live_server, make_shop
+from tests.chromium import ARGUMENTS, chromium_path
 
 pytestmark = pytest.mark.browser
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
 RATERS = {"r1": 0.0, "r2": 0.1, "r3": 0.2, "r4": 0.3, "r5": 0.4}
 """Annotator -> rate of wrong answers."""
@@ -28,12 +27,9 @@ RATERS = {"r1": 0.0, "r2": 0.1, "r3": 0.2, "r4": 0.3, "r5": 0.4}
 
 @asynccontextmanager
 async def chromium(*more):
+    path = chromium_path()
     async with async_playwright() as playwright:
-        path = CHROMIUM or playwright.chromium.executable_path
-        if not Path(path).exists():
-            pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *more]
-        browser = await playwright.chromium.launch(executable_path=path, args=arguments)
+        browser = await playwright.chromium.launch(executable_path=path, args=[*ARGUMENTS, *more])
         yield browser
         await browser.close()
 
@@ -252,7 +248,7 @@ def test_a_digit_gives_that_score_and_on_a_phone_only_the_page_scrolls(tmp_path)
 
     async def work(live):
         async with chromium() as browser, at_the_page(browser, live.link("ann")) as page:
-            await page.wait_for_function("document.querySelector('#zoom').textContent")  # the image is there
+            await page.wait_for_function("() => document.querySelector('#zoom').textContent")  # the image is there
             fitted = await page.inner_text("#zoom")
             await page.keyboard.press("+")
             assert await page.inner_text("#zoom") != fitted

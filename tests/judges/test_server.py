@@ -13,6 +13,7 @@ import pytest
 from pydantic import SecretStr
 
 from local_bench.core.errors import ConfigError, ServerError
+from local_bench.judges.vlm import vllm_process
 from local_bench.judges.vlm.client import ExternalServer, ManagedServer
 from local_bench.judges.vlm.vllm_process import Child, Engine
 
@@ -24,7 +25,8 @@ def managed(tmp_path, **more):
     return ManagedServer(tmp_path / "server.log", engine, start_timeout_s=120, **more)
 
 
-def test_a_port_in_use_is_an_error(tmp_path):
+def test_a_port_in_use_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(vllm_process, "unusable_vllm", lambda: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -126,6 +128,7 @@ def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_l
         raise Started
 
     monkeypatch.setattr(Child, "start", start)
+    monkeypatch.setattr(vllm_process, "unusable_vllm", lambda: None)
     servers = [managed(tmp_path) for _ in range(2)]
     for server in servers:
         with pytest.raises(Started), server:

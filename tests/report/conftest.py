@@ -1,10 +1,8 @@
 """A run directory written by hand: the files of a run, with hostile text wherever text is untrusted."""
 
 import json
-import shutil
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -14,8 +12,8 @@ from local_bench.core.images import store_image
 from local_bench.core.types import Task, digest
 from local_bench.runs.config import ImportedConfig, JudgeConfig, ModelConfig, RunConfig, SettlementConfig
 from local_bench.runs.rundir import RunDir
+from tests.chromium import ARGUMENTS, chromium_path
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SCRIPT = "<script>alert(1)</script>"
 SVG = '"><svg onload=alert(2)>'
 STYLE_END = "</style><style>*{display:none}</style>"
@@ -273,12 +271,8 @@ def _judged(to, work_id, model, *, open_):
 
 @pytest.fixture(scope="module")
 def browser():
+    path = chromium_path()
     with sync_playwright() as playwright:
-        path = CHROMIUM or playwright.chromium.executable_path
-        if not Path(path).exists():
-            pytest.skip("no Chromium here: apt-get install chromium, or playwright install chromium")
-        running = playwright.chromium.launch(
-            executable_path=path, args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        )
+        running = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield running
         running.close()

@@ -299,6 +299,7 @@ def three_gpus(session, monkeypatch):
     results = [generation.ChildResult(["p", "q"], 2.0, "_native_cudnn", {"cudnn": 6}) for _ in range(4)]
     caches = []
     others = [torch.device("cuda", 1), torch.device("cuda", 2)]
+    monkeypatch.setattr(generation, "toolchain", lambda: (True, ""))
     monkeypatch.setattr(generation, "like_gpus", lambda device: [device, *others])
     monkeypatch.setattr(generation, "_run_child", lambda session, cache, device: caches.append(cache) or results.pop(0))
     return results, caches
@@ -452,6 +453,7 @@ def checked(monkeypatch, capsys):
     return run
 
 
+@pytest.mark.compiler
 @pytest.mark.slow
 def test_all_checks_run_on_a_cpu(checked):
     rows = checked(*PASSED, *SKIPPED)
@@ -477,6 +479,7 @@ def test_judges_by_vllm(checked):
 ALLOWED = ("torch", "diffusers", "transformers", "pydantic", "PyYAML", "safetensors", "Pillow", "numpy", "nvidia-ml-py")
 
 
+@pytest.mark.compiler
 def test_the_script_needs_few_packages(tmp_path):
     """In an environment of links to what these packages require, click left out: nothing else can be imported."""
     packages = tmp_path / "packages"

@@ -95,6 +95,7 @@ def test_a_worker_of_a_gpu_gives_the_images_of_a_cpu(tmp_path, monkeypatch, mach
     assert EVENTS.index("waited for") < EVENTS.index("recorded", 1)
 
 
+@pytest.mark.compiler
 @pytest.mark.slow
 def test_compiled_runs_give_equal_bytes_after_a_kill_and_one_graph_for_all_sizes(orders, tmp_path, monkeypatch):
     small_references(monkeypatch.setattr)
