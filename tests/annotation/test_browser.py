@@ -21,6 +21,15 @@ from tests.chromium import ARGUMENTS, chromium_path
 
 pytestmark = pytest.mark.browser
 AXE = Path(__file__).parents[1] / "data" / "axe.min.js"
+CAPTIONS = """[...document.querySelectorAll(".stage figcaption")].map((one) => {
+    const text = document.createRange();
+    text.selectNodeContents(one);
+    const { left, right } = text.getBoundingClientRect();
+    const clipped = getComputedStyle(one.parentElement).clipPath !== "none";
+    return clipped ? [0, 0] : [left, right];
+})"""
+"""The edges of what can be read of the captions below the images."""
+CLIP = "one => getComputedStyle(one).clipPath"
 RATERS = {"r1": 0.0, "r2": 0.1, "r3": 0.2, "r4": 0.3, "r5": 0.4}
 """Annotator -> rate of wrong answers."""
 
@@ -358,6 +367,11 @@ def test_no_serious_fault_of_accessibility(tmp_path, protocol):
                     await page.keyboard.press(key)
                     await page.keyboard.press("Escape")
                 await check(page, "item")
+                if protocol == "pairwise":
+                    await page.keyboard.press("s")
+                    (left, _), (right, end) = await page.evaluate(CAPTIONS)
+                    assert left < right < end
+                    assert await page.locator(".stage .right .frame").evaluate(CLIP) == "inset(0px 0px 0px 50%)"
                 await page.set_viewport_size({"width": 834, "height": 1112})
                 await page.select_option("#language", "zh")
                 await page.wait_for_selector("html[lang=zh] article")

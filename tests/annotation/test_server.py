@@ -13,12 +13,14 @@ from unittest.mock import Mock
 
 import httpx2
 import pytest
+import yaml
 from PIL import Image, PngImagePlugin
 
 from local_bench.annotation import serve
 from local_bench.annotation.app import COOKIE, MAX_BODY, csrf_token
 from local_bench.annotation.protocol import FOLDER
 from tests.annotation.conftest import MODELS, SCRIPT, live_server, make_shop
+from tests.conftest import ROOT
 
 PEOPLE = {"ann": "annotator", "bob": "annotator", "cleo": "annotator", "boss": "lead"}
 
@@ -93,6 +95,9 @@ def test_every_page_needs_a_link_and_the_server_s_own_name_and_has_both_language
     en, zh = texts("en"), texts("zh")
     assert en.keys() == zh.keys()
     assert all(zh.values())
+    of_file = yaml.safe_load((ROOT / "local_bench" / "annotation" / "text.yaml").read_text("utf-8"))
+    assert {tuple(text) for text in of_file.values()} == {("en", "zh")}  # a comma outside quotes makes more keys
+    assert en["k_zoom"] == "Zoom in, out, fit"
     with Client(live, "ann") as ann:
         assert ann.post("/language", json={"language": "tlh"}).json() == {"language": "en"}
 

@@ -87,7 +87,7 @@ const viewer = {
     const [, second] = this.compared();
     for (const pane of this.stage.querySelectorAll(".pane")) {
       const clipped = this.stage.dataset.mode === "slider" && pane.classList.contains(second);
-      pane.style.clipPath = clipped ? `inset(0 0 0 ${at}%)` : "";
+      pane.querySelector(".frame").style.clipPath = clipped ? `inset(0 0 0 ${at}%)` : "";
     }
   },
   moveDivider(by) {
