@@ -464,7 +464,9 @@ def _costs(run: RunDir, money: Accounting) -> Content:
     ]
     energies = [row.energy_mj for row in money.costs if row.energy_mj is not None]
     if rows:
-        joules = ("" if len(energies) == len(rows) else "at least ") + energy(sum(energies)) if energies else None
+        joules: Cell = sum(energies) if energies else None
+        if 0 < len(energies) < len(rows):
+            joules = f"at least {energy(sum(energies))}"
         cost = "no price" if money.cost_micro_usd is None else money.cost_micro_usd
         rows.append({"phase": "all", "model": "all", "held_ns": held_ns, "energy_mj": joules, "cost": cost})
     else:

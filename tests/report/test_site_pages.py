@@ -2,6 +2,7 @@
 
 import io
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from fractions import Fraction
@@ -36,6 +37,7 @@ def site(tmp_path_factory):
     other = write_run(folder / "run", gap=False, on_gpus=True)
     with closing(sqlite3.connect(other / "ledger.sqlite")) as db, db:
         db.execute("UPDATE tasks SET price_micro_usd = 0, content = json_set(content, '$.price_micro_usd', 0)")
+        db.execute("UPDATE sessions SET started_utc = '2026-01-01T00:00:00+00:00' WHERE session = 2")
     return site_of(folder, shop.path, other)
 
 
@@ -177,6 +179,53 @@ def test_headings_sort_by_click_and_by_keyboard(visit, where):
                 assert numbers == sorted(numbers, reverse=direction == "descending")
             n_sorted += 1
     assert n_sorted >= 4
+
+
+def test_dates_and_digests_are_texts_and_a_total_of_energy_is_a_number(visit):
+    page = visit.go("details/1/provenance")
+    sessions = page.locator("[aria-label='Sessions and their devices']")
+    started = sessions.locator("tbody td:nth-child(2)")
+    before = started.all_inner_texts()
+    assert before == sorted(before, reverse=True)
+    assert len(set(before)) == 2
+    sessions.get_by_role("button", name="started").click()
+    assert started.all_inner_texts() == sorted(before)
+    assert started.first.get_attribute("class") == "text"
+    page = visit.go("details/1/costs")
+    page.get_by_role("button", name="energy").click()
+    energies = page.locator("tbody td:nth-child(5)")
+    assert energies.first.inner_text() == "12.53 Wh"  # of all phases
+    roots = visit.go().locator("[aria-label=Runs] tbody td:last-child")
+    assert roots.evaluate_all("all => all.map((one) => one.className)") == ["text", "text"]
+    texts = "['51c390711b81', '5e3456789012', '3D', '2 / 4', '-$1,000.50', '90 s']"
+    numbers = page.evaluate(f"{texts}.map(numberOf).map((x) => (Number.isNaN(x) ? null : x))")
+    assert numbers == [None, None, None, 0.5, -1000.5, 90]
+
+
+def test_a_page_is_the_one_of_its_address(site, browser, tmp_path):
+    """Also if the data of an earlier page come later, and if a file cannot be loaded, more than once."""
+    folder = shutil.copytree(site.index.parent, tmp_path / "site")
+    (folder / "data" / "1-tasks.js").unlink()
+    visit = Visit(browser, folder / "index.html")
+    page = visit.go()
+    page.evaluate("""() => {
+        const real = load, later = (done) => setTimeout(done, 300);
+        window.load = (name) => (name === "0-tasks-0" ? new Promise(later) : Promise.resolve()).then(() => real(name));
+    }""")
+    page.evaluate("location.hash = '#/task/0/print-03'; setTimeout(() => { location.hash = '#/'; }, 50)")
+    page.wait_for_timeout(600)
+    assert page.inner_text("main h2") == "Overview"
+    for _ in range(2):
+        page.evaluate("location.hash = '#/gallery/1'")
+        page.wait_for_function("() => document.querySelector('main h2').textContent === 'This page cannot be shown'")
+        assert "data/1-tasks.js is missing" in page.inner_text("main")
+        page.evaluate("location.hash = '#/'")
+        page.wait_for_function("() => document.querySelector('main h2').textContent === 'Overview'")
+    visit.close(checked=False)
+
+
+def test_a_filter_that_a_run_does_not_have_does_not_hide_its_images(visit):
+    assert visit.go("gallery/1?disagree=people").locator(".card").count() > 3
 
 
 def test_two_images_are_compared_at_full_resolution(visit):

@@ -2,24 +2,20 @@
 /* The viewer: pages by the part of the address after #, data loaded by script elements when it is needed. Every text
    from a run becomes a text node; nothing is inserted as HTML. */
 
-const loaded = new Map(); // name -> data
-const waiting = new Map(); // name -> functions
-window.LB = (name, data) => {
-  loaded.set(name, data);
-  for (const done of waiting.get(name) || []) done(data);
-  waiting.delete(name);
-};
+const loads = new Map(); // name -> promise of data
+const waiting = new Map(); // name -> function
+window.LB = (name, data) => { waiting.get(name)?.(data); loads.set(name, Promise.resolve(data)); };
 
+/* A file that could not be loaded is requested again by the next page that needs it. */
 function load(name) {
-  if (loaded.has(name)) return Promise.resolve(loaded.get(name));
-  return new Promise((done, failed) => {
-    if (waiting.has(name)) { waiting.get(name).push(done); return; }
-    waiting.set(name, [done]);
+  if (!loads.has(name)) loads.set(name, new Promise((done, failed) => {
+    waiting.set(name, done);
     const script = document.createElement("script");
     script.src = `data/${name}.js`;
-    script.onerror = () => failed(new Error(`data/${name}.js is missing: write the report again`));
+    script.onerror = () => { loads.delete(name); failed(new Error(`data/${name}.js is missing: write the report again`)); };
     document.head.append(script);
-  });
+  }));
+  return loads.get(name);
 }
 
 /* An element with attributes (`on…` are listeners) and children; texts become text nodes. */
@@ -49,7 +45,8 @@ const isDigest = (sha) => /^[0-9a-f]{64}$/.test(sha || "");
 
 const ROWS = 200;
 const textOf = (cell) => (cell instanceof Element ? cell.dataset.sort ?? cell.textContent : String(cell ?? "–")).trim() || "–";
-const numberOf = (text) => { const [n, of] = /^[-$]*[\d.]/.test(text) ? text.replace(/[$,]/g, "").split(" / ").map(Number.parseFloat) : [NaN]; return of ? n / of : n; }; // `19 / 22` is a rate
+const NUMBER = /^-?\$?[\d,]*\.?\d+(e[-+]\d+)?( (%|[A-Za-z]{1,3}|\/ ([\d,]+|[a-z]{1,3})))?$/; // no date, digest or name that begins with a digit
+const numberOf = (text) => { const [n, of] = NUMBER.test(text) ? text.replace(/[$,]/g, "").split(" / ").map(Number.parseFloat) : [NaN]; return of ? n / of : n; }; // `19 / 22` is a rate
 
 /* A table of rows of texts, numbers and elements (their data-sort, if any, is what they are sorted by). Headings sort it,
    columns without any value are left out, columns of numbers are aligned right, rows after the first ROWS come on demand. */
@@ -198,7 +195,7 @@ async function gallery(s, r, query) {
   const apply = (event) => {
     if (event?.target === name && !name.value) { min.value = max.value = ""; if (sort.value in SIGN) sort.value = "plan"; }
     else if (!name.value && (min.value || max.value || sort.value in SIGN)) name.value = run.scores[0] ?? "";
-    Object.assign(chosen, Object.fromEntries(new FormData(form)));
+    Object.assign(chosen, FILTERS, Object.fromEntries(new FormData(form)));
     found = filtered(run, tasks, rows, chosen);
     count.textContent = `${plural(found.length, "image")} of ${rows.length.toLocaleString("en-US")}`;
     cards.replaceChildren();
@@ -368,7 +365,8 @@ async function route() {
   else overview(s);
 }
 
-const start = () => route().catch((error) => show(h("h2", {}, "This page cannot be shown"), h("p", {}, error.message)));
+let turn = Promise.resolve(); // one page after the other: data of an earlier one may come later
+const start = () => { turn = turn.then(route).catch((error) => show(h("h2", {}, "This page cannot be shown"), h("p", {}, error.message))); };
 addEventListener("hashchange", () => { start(); scrollTo(0, 0); });
 document.addEventListener("keydown", (event) => {
   if (event.altKey || event.ctrlKey || event.metaKey || event.target.matches("input, select, textarea") || large.open) return;
