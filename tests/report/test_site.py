@@ -227,8 +227,15 @@ def test_only_comparable_runs_are_compared(tmp_path, browser):
 
 
 def test_the_task_list_says_that_it_counts_first_attempts(tmp_path, browser):
-    visit = Visit(browser, site_of(tmp_path, make_shop(tmp_path / "a", 2, attempts=2).path).index)
+    made = make_shop(tmp_path / "a", 2, attempts=2)
+    answer_all(made.path, "accept", {"a": "annotator"}, lambda *_: True)
+    visit = Visit(browser, site_of(tmp_path, made.path).index)
     assert "first attempts accepted" in visit.go("tasks/0").inner_text("thead")
+    # printed, the heading above the four images is on their page
+    printed = visit.go("task/0/print-02").pdf(
+        format="A4", margin=dict.fromkeys(("top", "right", "bottom", "left"), "10mm")
+    )
+    assert len(re.findall(rb"/Type /Page\b", printed)) == 2
     visit.close()
 
 
