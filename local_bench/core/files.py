@@ -209,7 +209,7 @@ def refuse_links(folder: Path) -> None:
 
     A run directory may come from someone else, and a link in it would redirect reads and writes to other folders.
     """
-    with os.scandir(folder) as entries:
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_file(follow_symlinks=False):
                 continue
@@ -220,7 +220,7 @@ def refuse_links(folder: Path) -> None:
                 )
             if entry.is_dir(follow_symlinks=False):
                 refuse_links(Path(entry.path))
-            else:
+            elif os.path.lexists(entry.path):  # a run in progress removes files and folders
                 raise UserError(f"{entry.path} is not a regular file, and a run directory has no others: remove it")
 
 

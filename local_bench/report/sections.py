@@ -464,9 +464,8 @@ def _costs(run: RunDir, money: Accounting) -> Content:
     ]
     energies = [row.energy_mj for row in money.costs if row.energy_mj is not None]
     if rows:
-        joules: Cell = sum(energies) if energies else None
-        if 0 < len(energies) < len(rows):
-            joules = f"at least {energy(sum(energies))}"
+        total_mj = sum(energies)
+        joules: Cell = total_mj if len(energies) == len(rows) else f"at least {energy(total_mj)}" if energies else None
         cost = "no price" if money.cost_micro_usd is None else money.cost_micro_usd
         rows.append({"phase": "all", "model": "all", "held_ns": held_ns, "energy_mj": joules, "cost": cost})
     else:

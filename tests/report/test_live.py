@@ -330,6 +330,12 @@ def test_the_page_shows_the_progress_and_takes_new_results(shop, tmp_path, brows
             assert box.get_by_role("row", name="zebra: make").locator("td").nth(1).inner_text() == "3 / 12"
             assert "18 s" in box.get_by_role("row", name="zebra: make").inner_text()
             assert box.locator(".recent img").count() > 0
+            page.route("**/live.json", lambda route: route.fulfill(status=500, body="no JSON"))
+            for _ in range(2):
+                page.wait_for_event("response", lambda response: response.status == 500)
+            assert "in progress" in box.inner_text()
+            page.unroute("**/live.json")
+            messages[:] = [message for message in messages if "500" not in message]
             page.get_by_role("button", name="Show the newest results below").click()
             page.wait_for_url("**/secret/")
             wait_until(lambda: again)

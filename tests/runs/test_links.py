@@ -1,5 +1,8 @@
 """A run directory may be untrusted: nothing is read or written through a link in it."""
 
+import os
+from contextlib import contextmanager
+
 import pytest
 
 from local_bench.core.errors import UserError
@@ -40,6 +43,24 @@ def test_a_link_in_a_run_directory_is_refused_and_not_followed(run_dir, tmp_path
         with pytest.raises(UserError, match=r"is a symbolic link|it has no run\.yaml"):
             opened()
     assert content(outside) == before
+
+
+def test_a_folder_that_a_run_in_progress_removes_meanwhile_is_no_fault(run_dir, monkeypatch):
+    passing, scandir = run_dir / "encoded", os.scandir
+
+    @contextmanager
+    def removed_after_the_listing(folder):
+        with scandir(folder) as entries:
+            found = list(entries)
+        if passing.exists():
+            passing.rmdir()
+        yield found
+
+    passing.mkdir()
+    monkeypatch.setattr(os, "scandir", removed_after_the_listing)
+    with RunDir.open(run_dir) as run:
+        assert run.config == CONFIG
+    assert not passing.exists()
 
 
 def test_the_run_directory_itself_may_be_reached_through_a_link(run_dir, tmp_path):

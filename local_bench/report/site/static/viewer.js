@@ -401,7 +401,8 @@ async function watch() {
   const box = document.getElementById("live");
   let wait = 3000;
   try {
-    const found = await (await fetch("live.json")).json();
+    const answer = await fetch("live.json"), found = answer.status < 500 ? await answer.json() : null;
+    if (!found) { setTimeout(watch, wait); return; } // the last state stays
     const shown = found.runs.filter((run) => run.running || run.changed);
     box.hidden = !shown.length;
     const gpus = found.devices.map((one) => `${one.name || "GPU"}: ${[one.utilisation === undefined ? null : `${Math.round(100 * one.utilisation)} % busy`, one.power_w === undefined ? null : `${Math.round(one.power_w)} W`, one.memory_total_bytes === undefined ? null : `${(one.memory_used_bytes / 2 ** 30).toFixed(1)} of ${(one.memory_total_bytes / 2 ** 30).toFixed(0)} GiB`].filter(Boolean).join(", ")}`);
