@@ -254,7 +254,18 @@ def test_letters_of_groups_without_significant_difference():
 
 
 def test_report_writes_tables_and_figures_into_the_run(run, made, capsys):
+    exports = run.path / "exports"
+    earlier = [exports / "figures" / f"payment_x{suffix}" for suffix in (".svg", ".pdf", ".png", ".csv")]
+    earlier += [exports / "tables" / f"common.{suffix}" for suffix in ("csv", "tex", "md")]
+    own = [exports / "figures" / "of-mine.png", exports / "tables" / "of-mine.tex"]
+    for path in (*earlier, *own):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("of other numbers")
     assert main(["report", str(run.path), "--figures", "--json"]) == 0
+    assert not any(path.exists() for path in earlier)
+    assert all(path.exists() for path in own)
+    for path in own:
+        path.unlink()
     exports = {Path(path) for path in json.loads(capsys.readouterr().out)["exports"]}
     assert all(path.exists() for path in exports)
     folder = run.path / "exports"

@@ -13,7 +13,7 @@ from typing import Any
 from local_bench.analysis.settlement import Accounting
 from local_bench.core.environment import require
 from local_bench.core.errors import MissingExtra
-from local_bench.core.files import write_atomic
+from local_bench.core.files import storage_errors, write_atomic
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Grid, Point, Points, Series
 from local_bench.report.papers.draw import SUFFIXES, draw_all
@@ -38,7 +38,18 @@ def write_tables(tables: Mapping[str, Table], folder: Path) -> list[Path]:
             path = folder / f"{name}.{suffix}"
             write_atomic(path, f"{render(table)}\n".encode())
             files.append(path)
+    _remove_others(folder, files, [f".{suffix}" for suffix in FORMATS])
     return files
+
+
+def _remove_others(folder: Path, written: Sequence[Path], suffixes: Sequence[str]) -> None:
+    """Remove what an earlier call wrote to `folder` in all formats and this one did not; other files are kept."""
+    for first in folder.glob(f"*{suffixes[0]}"):
+        earlier = [first.with_suffix(suffix) for suffix in suffixes]
+        if first not in written and all(file.is_file() for file in earlier):
+            with storage_errors(first):
+                for file in earlier:
+                    file.unlink()
 
 
 def write_figures(figures: Mapping[str, Figure], folder: Path, suffixes: Sequence[str] = tuple(SUFFIXES)) -> list[Path]:
@@ -49,6 +60,7 @@ def write_figures(figures: Mapping[str, Figure], folder: Path, suffixes: Sequenc
         draw_all(figure, drawn)
         write_atomic(folder / f"{name}.csv", f"{csv_text(figure.data)}\n".encode())
         files += [*drawn, folder / f"{name}.csv"]
+    _remove_others(folder, files, [*suffixes, ".csv"])
     return files
 
 
