@@ -244,6 +244,17 @@ def test_images_are_compared_as_they_are_ranked(tmp_path):
     assert "is significant" in sure
 
 
+@pytest.mark.parametrize("rates", [(0, 0), (1, 1), (0, 1), (0.2, 0.7)])
+def test_no_tick_is_a_fraction_that_cannot_be_or_half_a_task(rates):
+    points = tuple(Point("m", i, rate, on_front=True) for i, rate in enumerate(rates, 1))
+    panels = Points("", points, "cost", "accepted"), Histogram("", (3.0, 8.0), "price")
+    fractions, counts = canvas_of(Figure(Table("figure", (), ()), panels)).get_axes()
+    ticks = [round(float(tick), 9) for tick in fractions.get_yticks()]
+    assert len(ticks) > 1
+    assert all(0 <= tick <= 1 for tick in ticks)
+    assert all(tick == int(tick) for tick in counts.get_yticks())
+
+
 def test_letters_of_groups_without_significant_difference():
     """a = b, b = c, but a and c differ; d differs from all."""
     same = {("a", "b"), ("b", "c")}

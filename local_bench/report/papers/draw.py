@@ -205,6 +205,7 @@ def _histogram(axes: Any, panel: Histogram) -> None:
     n_zeros = len(panel.values) - len(values)
     axes.set_xlabel(panel.unit + (f" ({n_zeros:,} of 0 are not shown)" if n_zeros else ""), fontsize=_TEXT)
     axes.set_ylabel("count", fontsize=_TEXT)
+    axes.yaxis.get_major_locator().set_params(integer=True)
     axes.tick_params(labelsize=SMALL)
 
 
@@ -222,6 +223,8 @@ def _points(axes: Any, panel: Points) -> None:
     axes.set_ylabel(panel.y_label, fontsize=_TEXT)
     axes.tick_params(labelsize=SMALL)
     axes.margins(0.15)
+    low, high = axes.get_ylim()  # of a fraction, so that ticks in the margins say nothing
+    axes.set_yticks([tick for tick in axes.get_yticks() if max(low, 0) <= round(tick, 9) <= min(high, 1)])
     _names_at(axes, panel.points)
     if not front:
         return
