@@ -199,9 +199,9 @@ def test_dates_and_digests_are_texts_and_a_total_of_energy_is_a_number(visit):
     assert energies.first.inner_text() == "12.53 Wh"  # of all phases
     roots = visit.go().locator("[aria-label=Runs] tbody td:last-child")
     assert roots.evaluate_all("all => all.map((one) => one.className)") == ["text", "text"]
-    texts = "['51c390711b81', '5e3456789012', '3D', '2 / 4', '-$1,000.50', '90 s']"
+    texts = "['51c390711b81', '5e3456789012', '3D', '2 / 4', '3/1,000', '-$1,000.50', '90 s']"
     numbers = page.evaluate(f"{texts}.map(numberOf).map((x) => (Number.isNaN(x) ? null : x))")
-    assert numbers == [None, None, None, 0.5, -1000.5, 90]
+    assert numbers == [None, None, None, 0.5, 0.003, -1000.5, 90]
 
 
 def test_a_page_is_the_one_of_its_address(site, browser, tmp_path):

@@ -45,8 +45,8 @@ const isDigest = (sha) => /^[0-9a-f]{64}$/.test(sha || "");
 
 const ROWS = 200;
 const textOf = (cell) => (cell instanceof Element ? cell.dataset.sort ?? cell.textContent : String(cell ?? "–")).trim() || "–";
-const NUMBER = /^-?\$?[\d,]*\.?\d+(e[-+]\d+)?( (%|[A-Za-z]{1,3}|\/ ([\d,]+|[a-z]{1,3})))?$/; // no date, digest or name that begins with a digit
-const numberOf = (text) => { const [n, of] = NUMBER.test(text) ? text.replace(/[$,]/g, "").split(" / ").map(Number.parseFloat) : [NaN]; return of ? n / of : n; }; // `19 / 22` is a rate
+const NUMBER = /^-?\$?[\d,]*\.?\d+(e[-+]\d+)?( ?\/ ?[\d,]+| (%|[A-Za-z]{1,3}|\/ [a-z]{1,3}))?$/; // no date, digest or name that begins with a digit
+const numberOf = (text) => { const [n, of] = NUMBER.test(text) ? text.replace(/[$,]/g, "").split("/").map(Number.parseFloat) : [NaN]; return of ? n / of : n; }; // `19 / 22` and `19/22` are rates
 
 /* A table of rows of texts, numbers and elements (their data-sort, if any, is what they are sorted by). Headings sort it,
    columns without any value are left out, columns of numbers are aligned right, rows after the first ROWS come on demand. */
