@@ -33,7 +33,7 @@ _SETTINGS = ("num_inference_steps", "guidance_scale", "true_cfg_scale", "image_g
 _NEEDS_IMAGE = re.compile("Edit|Img2Img|Pix2Pix|Control|Inpaint|Fill")
 _NEEDS_MASK = re.compile("Inpaint|Fill")
 """In the names of pipelines: their signatures have no required image or mask."""
-_REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+")
+_REPOSITORY = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,10 @@ def _hub(repo: str, name: str) -> _Place:
     from huggingface_hub import HfApi
 
     purpose = Purpose(name, f"local-bench models add {repo}", "the command line")
-    info = repository_info(purpose, repo, "main")
+    try:
+        info = repository_info(purpose, repo, "main")
+    except WeightsError as e:
+        raise WeightsError(f"there is no folder {repo}, and {e}") from e
 
     def tensors(file: str) -> Tensors:
         with hub_errors(purpose, repo, info.revision):

@@ -315,6 +315,7 @@ def test_what_cannot_be_added_is_refused(tmp_path, monkeypatch):
     for target, name, error, sentence in (
         ("empty", None, WeightsError, "has no model_index.json"),
         ("nowhere", None, ConfigError, "neither a folder nor a Hub repository"),
+        ("./nowhere", None, ConfigError, "neither a folder nor a Hub repository"),
         (str(folder), "tiny-flux", ConfigError, "there is already a card 'tiny-flux'"),
         (str(folder), "a b", ConfigError, "cannot be a model's name"),
     ):

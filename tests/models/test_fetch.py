@@ -357,6 +357,13 @@ def added(lab, name, files):
     return card
 
 
+def test_what_is_neither_a_folder_nor_on_the_hub_is_refused_as_both(lab):
+    lab.serve("there", {"README.md": ""}, branch="main")
+    ended = lab.run("models", "add", "lab/wrong")
+    assert ended.returncode == 2
+    assert "there is no folder lab/wrong, and the Hub has no repository lab/wrong" in ended.stderr
+
+
 def test_a_pipeline_is_added_from_the_hub_by_its_headers(lab):
     """No weights are downloaded; the card's commit is fetched later."""
     index = {
