@@ -4,6 +4,7 @@ import json
 import pytest
 import xgrammar
 
+from local_bench.core.errors import ConfigError
 from local_bench.judges.vlm import rubrics
 from local_bench.judges.vlm.rubrics import (
     EVIDENCE_CHARACTERS,
@@ -199,9 +200,10 @@ def test_consecutive_images_of_one_role_have_one_caption():
 
 
 def test_a_layout_that_the_rubric_does_not_know_is_refused():
-    with pytest.raises(AssertionError):
+    refused = r"the rubric 'vllm_qa' has no layout \[result, source\], the images of a question"
+    with pytest.raises(ConfigError, match=refused):
         rubric("vllm_qa").captions(["result", "source"], {})
-    with pytest.raises(AssertionError):
+    with pytest.raises(ConfigError, match=refused):
         rubrics.rubric("vllm_qa", "paper").render({"instruction": "x"}, ["result", "source"])
 
 

@@ -23,6 +23,7 @@ from local_bench.core.errors import ConfigError, WeightsError
 from local_bench.core.files import CONFIG_DIRS
 from local_bench.core.types import Task, Verdict
 from local_bench.generators.lora import fuse_adapters
+from local_bench.judges.vlm.rubrics import rubric
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve, resolve_parts, weights_digest
 from local_bench.suites.registry import suite
@@ -196,7 +197,7 @@ def test_a_benchmark_of_files_alone_runs_and_borrows_a_package_s_questions(finis
         ("lab_sign: [word, colour]", "lab_sign: [word, colour, size]", "the rubric 'lab_sign' has no field 'size'"),
         ("lab_sign: [", "lab_signs: [", "unknown rubric 'lab_signs'"),
         ("title:", "titel:", "there is no key 'titel'; did you mean 'title'?"),
-        ("lab-signs.jsonl", "lab-sign.jsonl", "lab-sign.jsonl does not exist"),
+        ("lab-signs.jsonl", "lab-sign.jsonl", "lab-sign.jsonl does not exist: correct suite.path, or `tasks` in"),
         (
             "title:",
             "# by expectations\ntitle:",
@@ -220,6 +221,35 @@ def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, cl
     planned = cli("plan", "x.yaml")
     assert planned.returncode == (2 if sentence else 0), planned.stderr
     assert (sentence or "") in planned.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"slots: [brief]": "slots: [brif]", "{brief}": "{brif}"}, "'lab_sign' has the slot 'brif', which its suite"),
+        (
+            {"{image: the sign to be checked}": "{image: a, source: b}", "[[image]]": "[[image, source]]"},
+            "'lab_sign' has no layout [image], the images of a question of its suite",
+        ),
+    ],
+)
+def test_a_rubric_that_does_not_fit_its_benchmark_is_an_error(lab, cli, tmp_path, changes, sentence):
+    for kind in ("suites", "rubrics"):
+        shutil.copytree(lab / "local-bench" / kind, tmp_path / "local-bench" / kind)
+    file = tmp_path / "local-bench/rubrics/lab_sign.yaml"
+    text = file.read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    file.write_text(text)
+    judge = "{card: tiny-qwen3-vl, transport: local}"
+    config = f"name: x\nsuite: {{name: lab-signs}}\nmodels: [{{card: tiny-flux}}]\njudge: {judge}\n"
+    (tmp_path / "x.yaml").write_text(config)
+    rubric.cache_clear()
+    planned = cli("plan", "x.yaml")
+    rubric.cache_clear()
+    assert (planned.returncode, planned.stdout) == (2, "")
+    assert sentence in planned.stderr
 
 
 def test_points_and_inputs_of_a_benchmark_of_files(tmp_path, monkeypatch):

@@ -351,7 +351,10 @@ class Rubric(Strict):
     def render(self, slots: Mapping[str, str], roles: Sequence[str] = ()) -> str:
         """Fill the slots. Each text is between delimiters that contain its digest, so that it cannot forge them, and
         control tokens in it are split by a visible space."""
-        assert set(slots) == set(self.slots), (self.id, slots)
+        if absent := set(self.slots) - set(slots):
+            raise ConfigError(
+                f"the rubric {self.id!r} has the slot {min(absent)!r}, which its suite does not fill: correct it"
+            )
         if self.verbatim is not None:
             texts = self.verbatim.texts
             layout = [role for role, _ in self._check_layout(roles)] if texts else []
@@ -377,7 +380,9 @@ class Rubric(Strict):
     def _check_layout(self, roles: Sequence[str]) -> list[tuple[str, int]]:
         """The run-length encoding of the roles."""
         runs = [(role, len(list(run))) for role, run in itertools.groupby(roles)]
-        assert [role for role, _ in runs] in self.layouts, (self.id, roles)
+        if (layout := [role for role, _ in runs]) not in self.layouts:
+            shown = f"[{', '.join(layout)}], the images of a question of its suite"
+            raise ConfigError(f"the rubric {self.id!r} has no layout {shown}: add it, or correct the roles")
         return runs
 
     def _filled(self, text: str, slots: Mapping[str, str]) -> str:
