@@ -10,7 +10,7 @@ from statistics import fmean
 
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import PEOPLE, Annotations, Opinion, Rating, load_annotations
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.types import Verdict
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import ScoresByWork, scores_of, sets, thresholds_of, verdicts_of
@@ -169,10 +169,8 @@ def _other_questions(run: RunDir) -> list[str]:
         any(question not in shown for question, shown in zip(task.evaluation_points, points(task), strict=False))
         for task in run.store.tasks()
     )
-    note = (
-        f"annotators answer other questions than the judges about {n} tasks: on these, agreement per question compares "
-    )
-    return [f"{note}different questions of one level"] if n else []
+    note = f"annotators answer other questions than the judges about {count(n, 'tasks')}: on these, agreement per "
+    return [f"{note}question compares different questions of one level"] if n else []
 
 
 def _ratings(scored: ScoresByWork, thresholds: Mapping[str, float]) -> Opinion:

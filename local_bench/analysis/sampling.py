@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from local_bench.analysis.settlement import counted_attempt
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import Annotations, load_annotations
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.files import refuse_existing, write_atomic
 from local_bench.core.types import digest, seed_of
 from local_bench.runs.rundir import RunDir
@@ -98,7 +98,7 @@ def labelling(run: RunDir, width: float | None, people: Path | None) -> Labels:
         why = "its tasks are worth nothing" if used else "it has no images"
         raise UserError(f"{run.path} has no revenue share that --plan-labels could plan annotations for: {why}")
     if unused := len(set(human.probabilities if human else ()) - used):
-        notes.append(f"{unused} annotations are about later attempts or missing images and are not used")
+        notes.append(count(unused, "annotations are about later attempts or missing images and are") + " not used")
     return Labels(models, notes)
 
 

@@ -46,7 +46,7 @@ from local_bench.annotation.session import Queue, Session, no_image
 from local_bench.annotation.summary import numbers
 from local_bench.annotation.work import ImageKey, annotation_work, png_of
 from local_bench.core import strictjson
-from local_bench.core.errors import UserError, short
+from local_bench.core.errors import UserError, count, short
 from local_bench.core.files import write_new
 from local_bench.core.table import guarded
 from local_bench.core.types import digest
@@ -161,7 +161,7 @@ def protocol_to_serve(run: RunDir, name: str | None, new: bool) -> Protocol:
         return current if current.questions == stored[begun].questions else stored[begun]
     chosen = stored[name] if name in stored and name not in protocol_files() else load_protocol(name or of_suite)
     if answered and not new and chosen.id not in (*answered, begun):
-        counts = " and ".join(f"{n} answers by protocol {protocol}" for protocol, n in answered.items())
+        counts = " and ".join(f"{count(n, 'answers')} by protocol {protocol}" for protocol, n in answered.items())
         raise UserError(
             f"{run.path} has {counts}: leave --protocol out to continue, or add --new to begin {chosen.id} as well"
         )
@@ -270,13 +270,13 @@ class Imported:
 
     def __str__(self) -> str:
         n = self.n_stored + self.n_before + self.n_different
-        sentence = f"{self.n_stored} new of {n} answers; {self.n_before} were there already"
-        for count, what in (
-            (self.n_different, "differ from the annotator's stored answer, which is kept"),
-            (self.n_unrated, "lines lack a rating and were left out"),
-            (self.n_later, "lines are about later attempts, which the protocol does not show, and were left out"),
+        sentence = f"{self.n_stored} new of {count(n, 'answers')}; {self.n_before} were there already"
+        for n_lines, words, what in (
+            (self.n_different, "differ", "from the annotator's stored answer, which is kept"),
+            (self.n_unrated, "lines lack a rating and were", "left out"),
+            (self.n_later, "lines are about later attempts, which the protocol does not show, and were", "left out"),
         ):
-            sentence += f"; {count} {what}" if count else ""
+            sentence += f"; {count(n_lines, words)} {what}" if n_lines else ""
         return sentence
 
 

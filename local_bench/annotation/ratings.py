@@ -20,7 +20,7 @@ from pydantic import AfterValidator, Field, PlainValidator, StringConstraints, c
 from local_bench.annotation.database import FILE, SESSION_META, AnnotationDatabase
 from local_bench.annotation.protocol import OVERALL, POINT, Item, ItemImage, Protocol, StoredAnswer
 from local_bench.core import strictjson
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.types import LEAST_PROBABILITY, Task
 from local_bench.core.yamlfile import Strict, check
 from local_bench.runs.rundir import RunDir
@@ -77,8 +77,9 @@ class Annotations:
         """One sentence per dimension with ties, with the first images."""
         names = {row.work_id: f"{row.model}/{row.task_id}/{row.deliverable}" for row in run.store.candidates()}
         return [
-            f"{len(ids)} images are tied in {name} (as many raters accept, or reach the threshold, as do not) and have "
-            f"no decision: {', '.join(names[i] for i in ids[:5])}{', …' if len(ids) > 5 else ''}; "
+            f"{count(len(ids), 'images are')} tied in {name} (as many raters accept, or reach the threshold, as do "
+            f"not) and {'have' if len(ids) > 1 else 'has'} no decision: {', '.join(names[i] for i in ids[:5])}"
+            f"{', …' if len(ids) > 5 else ''}; "
             "add an annotation of another rater to decide them"
             for name, ids in sorted(self.tied.items())
         ]
@@ -241,6 +242,8 @@ def image_lines(
 ) -> Iterator[tuple[int, str, AnnotationLine, dict[str, Any]]]:
     """(number, where it is, the line, its scores) of every annotation in `path`; the values of the scores `unchecked`
     are those in the file. UserError for an invalid line, and for an image that is not in `keys`."""
+    if path.suffix.lower() == ".csv":
+        raise UserError(f"{path}: annotations are read as JSON Lines, not as CSV: give one JSON object per line")
     names = [*dict.fromkeys((*thresholds_of(run.config), OVERALL, *suite(run.config.suite.name).scores_of_judge))]
     read = {name: decision if name == OVERALL else _value for name in names}
     scores: dict[str, Any] = {

@@ -8,6 +8,7 @@ import click
 
 from local_bench.cli.options import FORMAT, JSON, PATH, RUN, Commands, examples
 from local_bench.cli.output import say, say_notes, say_written, show, show_result
+from local_bench.core.errors import count
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def agreement(run_dir: Path, people: Path | None, top: int, as_json: bool) -> in
     estimates = [of for p in result.pairs for of in zip(names, (p.rate, p.kappa, p.rho, p.top_k), strict=True)]
     estimates += [("alpha", a.alpha) for a in result.alphas]
     reasons = Counter((name, value.undefined) for name, value in estimates if value is not None and value.undefined)
-    undefined = [f"{name} is undefined in {n} rows: {reason}" for (name, reason), n in reasons.items()]
+    undefined = [f"{name} is undefined in {count(n, 'rows')}: {reason}" for (name, reason), n in reasons.items()]
     text = "\n\n".join([*map(columns_text, agreement_tables(result)), *(["\n".join(undefined)] if undefined else [])])
     return show_result({"run_dir": str(run_dir)} | agreements_json(result), text, as_json)
 

@@ -9,6 +9,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, RUNS, Commands, examples, opened
 from local_bench.cli.output import quoted, say, show_result
+from local_bench.core.errors import count
 from local_bench.core.table import Column
 from local_bench.report.render import aligned, interval, printed
 
@@ -129,7 +130,7 @@ def serve(
             ]
             show_result(values, aligned(["annotator", "role", "personal link"], rows), as_json)
             if session.n_missing:
-                say(f"local-bench: {session.n_missing} images are missing and cannot be annotated")
+                say(f"local-bench: {count(session.n_missing, 'images are')} missing and cannot be annotated")
             if before not in (None, address.base) and any(a.has_link and a.name not in links for a in everyone):
                 say(f"local-bench: earlier links begin with {before}, where the server is not now: see --base, --port")
             if host not in LOOPBACK and not address.hosts and not base:
@@ -137,7 +138,8 @@ def serve(
             if host not in LOOPBACK and address.base.startswith("http:"):
                 say("local-bench: links are sent without encryption: use a trusted network, or a proxy with HTTPS")
             listens = f" (port {bound.getsockname()[1]} of {host})" if base else ""
-            say(f"local-bench: {n} items, protocol {chosen.id}, on {address.base}{listens}; Ctrl-C stops the server")
+            items = count(n, "items")
+            say(f"local-bench: {items}, protocol {chosen.id}, on {address.base}{listens}; Ctrl-C stops the server")
 
         run_server(session, bound, address, ready)
     say(f"local-bench: stopped; `local-bench annotate status {quoted(run_dirs[0])}` shows the state")
@@ -151,9 +153,15 @@ def serve(
 @JSON
 def status(run_dir: Path, as_json: bool) -> int:
     """Show coverage, agreement, pace and adjudication of RUN's annotation."""
+    from local_bench.annotation.database import FILE
     from local_bench.annotation.exchange import stored_sessions
     from local_bench.annotation.summary import summary
+    from local_bench.runs.rundir import read_run_config
 
+    if not (run_dir / FILE).exists():
+        read_run_config(run_dir)  # an error if it is no run directory
+        none = f"this run has no annotations; `local-bench annotate {quoted(run_dir)}` begins"
+        return show_result({"run_dir": str(run_dir), "protocols": []}, none, as_json)
     with _database(run_dir) as database:
         summaries = [summary(session) for session in stored_sessions(database)]
     data = {"run_dir": str(run_dir), "protocols": [asdict(numbers) for numbers in summaries]}
@@ -174,8 +182,9 @@ _QUESTIONS = (
 
 def _status_text(numbers: "Summary") -> str:
     counts = (
-        f"{numbers.protocol}: {numbers.n_complete} of {numbers.n_items} items have {numbers.raters} answers; "
-        f"{numbers.n_disputed} wait for adjudication, {numbers.n_adjudicated} are adjudicated"
+        f"{numbers.protocol}: {numbers.n_complete} of {count(numbers.n_items, 'items have')} "
+        f"{count(numbers.raters, 'answers')}; {numbers.n_disputed} wait for adjudication, "
+        f"{numbers.n_adjudicated} are adjudicated"
     )
     questions = [printed(_QUESTIONS, numbers.fields)] if numbers.fields else []
     return "\n\n".join([counts, printed(_ANNOTATORS, numbers.annotators), *questions])
@@ -209,7 +218,7 @@ def export(run_dirs: tuple[Path, ...], out: Path, layout: str | None, protocol: 
             text = "\n".join(str(file) for file in files)
         elif out.suffix in (".jsonl", ".csv"):
             n = write_csv(runs, out, protocol) if out.suffix == ".csv" else write_jsonl(runs[0], out, protocol)
-            result, text = {"out": str(out), "n": n}, f"{n} lines in {out}"
+            result, text = {"out": str(out), "n": n}, f"{count(n, 'lines')} in {out}"
         else:
             raise UserError(f"--out {out}: give a file that ends in .jsonl or .csv, or a layout with --format")
     return show_result(result, text, as_json)
@@ -230,7 +239,7 @@ def import_(run_dir: Path, file: Path, protocol: str, as_json: bool) -> int:
     with RunDir.open(run_dir) as run, lock_annotations(run_dir):
         imported = import_answers(run, load_protocol(protocol), file)
     for name, n in imported.left_out.items():
-        say(f"local-bench: {name} of {n} lines is no answer by protocol {protocol} and was left out")
+        say(f"local-bench: {name} of {count(n, 'lines')} is no answer by protocol {protocol} and was left out")
     return show_result({k: n for k, n in vars(imported).items() if k != "left_out"}, str(imported), as_json)
 
 
@@ -288,7 +297,7 @@ def forget(run_dir: Path, name: str, yes: bool, as_json: bool) -> int:
         if not yes:
             click.confirm(f"Remove {name} and all their answers from {run_dir}?", abort=True, err=True)
         n = database.forget(name)
-    return show_result({"name": name, "n_answers": n}, f"removed {name} and {n} answers", as_json)
+    return show_result({"name": name, "n_answers": n}, f"removed {name} and {count(n, 'answers')}", as_json)
 
 
 def _database(run_dir: Path) -> "AnnotationDatabase":

@@ -11,6 +11,7 @@ import click
 from local_bench.cli.options import JSON, PATH, Commands, cards_completed, examples, suites_completed
 from local_bench.cli.output import say, say_notes, show, show_json, show_result
 from local_bench.core.environment import require
+from local_bench.core.errors import count
 from local_bench.core.files import config_files, find_config, is_safe_id
 from local_bench.report.render import aligned
 
@@ -324,8 +325,8 @@ def card_rows(data: dict[str, Any]) -> list[list[str]]:
             continue
         if key == "manifest" and value:
             repositories = (value, *value["parts"].values())
-            count = sum(len(repository["files"]) for repository in repositories)
-            rows.append([key, f"{count} files, fetched {value['fetched_utc']}"])
+            n = sum(len(repository["files"]) for repository in repositories)
+            rows.append([key, f"{count(n, 'files')}, fetched {value['fetched_utc']}"])
             for origin in (origin for repository in repositories for origin in repository["origins"]):
                 by = f"verified against {origin['checked_by']}" if origin["checked_by"] else "not verified"
                 rows.append([f"{key}.origin", f"{origin['url']} ({origin['bytes'] / 1e6:.1f} MB), digest {by}"])
@@ -378,7 +379,7 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
     pinned = record.revision == entry.source.revision
     data |= _loaded(entry, folder, pinned)
     if pinned and entry.files not in (None, len(record.files)):
-        say(f"{len(record.files)} files were downloaded, but this commit has {entry.files}")
+        say(f"{count(len(record.files), 'files were')} downloaded, but this commit has {entry.files}")
         data["complete"] = False
     _show(data, as_json)
     return 0 if data["complete"] else 1
@@ -405,9 +406,9 @@ def _loaded(entry: "Dataset", folder: Path, pinned: bool) -> dict[str, Any]:
     say(*result["refused"])
     unscored = [task.unscored for task in tasks if task.unscored is not None]
     if unscored:
-        say(f"{len(unscored)} tasks lack an image; the first: {unscored[0]}")
+        say(f"{count(len(unscored), 'tasks lack')} an image; the first: {unscored[0]}")
     if len(tasks) != entry.tasks:
-        say(f"{len(tasks)} tasks were found, but this benchmark has {entry.tasks}")
+        say(f"{count(len(tasks), 'tasks were')} found, but this benchmark has {entry.tasks}")
     result |= {"n_tasks": len(tasks), "n_images": sum(len(task.deliverables) for task in tasks)}
     complete = not unscored and not result["refused"] and (len(tasks) == entry.tasks or not pinned)
     return result | {"n_tasks_unscored": len(unscored), "complete": complete}

@@ -8,6 +8,7 @@ import click
 
 from local_bench.cli.options import CONFIG, JSON, PATH, SETTING, examples, runs_completed
 from local_bench.cli.output import progress, show_result
+from local_bench.core.errors import count
 
 
 @click.command(
@@ -91,5 +92,6 @@ def merge(out: Path, parts: tuple[Path, ...], partial: bool, as_json: bool) -> i
         result = merged(out, parts, partial, shown.note, merge_annotations=merge_annotations)
     values = {"run_dir": str(result.path), "n_parts": result.n_parts, "n_tasks": result.n_tasks}
     values |= {"n_candidates": result.n_candidates, "missing_shards": list(result.missing_shards)}
-    text = f"{out}: {result.n_tasks:,} tasks and {result.n_candidates:,} candidates of {result.n_parts} runs"
+    text = f"{out}: {count(result.n_tasks, 'tasks')} and {count(result.n_candidates, 'candidates')} of "
+    text += count(result.n_parts, "runs")
     return show_result(values, text, as_json)

@@ -7,6 +7,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, examples, runs_completed
 from local_bench.cli.output import say_notes, say_written, show_result
+from local_bench.core.errors import count
 from local_bench.report.render import aligned
 from local_bench.report.text import p_value
 
@@ -43,10 +44,10 @@ def compare(run_a: Path, run_b: Path, all_pairs: bool, as_json: bool) -> int:
     table = aligned([*header, "unscored", "if unscored"], [_row(row) for row in result.rows])
     of_first = "revenue and tasks accepted: of first attempts; images accepted and scores: of all attempts; "
     methods = (
-        f"{result.n_tasks} common tasks; all quantities are of what both models have, also a benchmark's own; "
-        f"{of_first * retried}95 % and p: sign flips and t over tasks, each comparison alone; p (Holm): corrected for "
-        "the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on tasks like these; a "
-        "difference that is not significant does not mean equal"
+        f"{count(result.n_tasks, 'common tasks')}; all quantities are of what both models have, also a benchmark's "
+        f"own; {of_first * retried}95 % and p: sign flips and t over tasks, each comparison alone; p (Holm): corrected "
+        "for the pairs of a quantity, not for several quantities; detectable: with a power of 80 % on tasks like "
+        "these; a difference that is not significant does not mean equal"
     )
     return show_result(values, f"{table}\n{methods}", as_json)
 

@@ -12,7 +12,7 @@ import click
 from local_bench.cli.options import CONFIG_PATH, JSON, PATH, examples
 from local_bench.cli.output import show_result
 from local_bench.core.environment import EXTRAS, free_disk, missing, require, toolchain, versions
-from local_bench.core.errors import ConfigError, MissingExtra
+from local_bench.core.errors import ConfigError, MissingExtra, count
 from local_bench.report.render import aligned
 
 _IMPORTED = {
@@ -95,7 +95,7 @@ def _config_checks(path: Path) -> list[dict[str, Any]]:
         settings = config.suite
         refused: list[str] = []
         tasks = suite(settings.name).tasks(settings.path, pixel_digest, settings.part, settings.written, refused.append)
-        return f"{len(tasks)} tasks" + (f", {len(refused)} refused: {refused[0]}" if refused else "")
+        return count(len(tasks), "tasks") + (f", {len(refused)} refused: {refused[0]}" if refused else "")
 
     def weights(name: str, role: str, folder: str | None) -> str:
         check_local(card(name, role), folder)

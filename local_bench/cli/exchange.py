@@ -10,6 +10,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, examples
 from local_bench.cli.output import quoted, say, say_faults, say_written, show, show_json, show_result
+from local_bench.core.errors import count
 from local_bench.report.render import columns_text
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ def import_files(
         n, n_skipped = write_labels(run, name, paths, rater or PEOPLE, labels)
     n_new = 0 if existed else n
     values = {"format": name, "labels": str(labels), "n": n, "n_new": n_new, "n_without_verdict": n_skipped}
-    text = f"{n} annotations in {labels}, {n_new} of them new; skipped {n_skipped} entries without a verdict"
+    text = f"{count(n, 'annotations')} in {labels}, {n_new} of them new; skipped "
+    text += f"{count(n_skipped, 'entries')} without a verdict"
     command = f"local-bench agreement {quoted(run_dir)} --people {quoted(labels)}"
     return show_result(values, f"{text}\n{command}", as_json)
 

@@ -12,7 +12,7 @@ import click
 
 from local_bench.cli.options import ALLOW_REMOTE, JSON, PATH, RUN, SETTING, examples, opened, run_dirs, runs_completed
 from local_bench.cli.output import progress, say, say_faults, say_written, show, show_json, show_result
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def report(run_dirs: tuple[Path, ...], out: Path | None, figures: bool, single_f
     if out is None:
         return say_faults(faults)
     if site.n_missing:
-        say(f"local-bench: {site.n_missing} images are missing or damaged: `local-bench verify` lists them")
+        say(f"local-bench: {count(site.n_missing, 'images are')} missing or damaged: `local-bench verify` lists them")
     return int(bool(site.n_missing))
 
 
@@ -179,7 +179,7 @@ def verify(
         faults, digest_ = run.image_store.all_faults, root(run.store)
     result = {"n_pictures": n, "image_faults": [vars(fault) for fault in faults], "ok": not findings}
     result |= {"findings": [vars(finding) for finding in findings], "root": digest_}
-    text = f"all checks passed: {n:,} image files, and all rows of the database; root {digest_}"
+    text = f"all checks passed: {count(n, 'image files')}, and all rows of the database; root {digest_}"
     if findings:
         text = aligned(["check", "subject", "fault"], [[f.check, f.subject, f.fault] for f in findings])
     show_result(result, text, as_json)

@@ -12,7 +12,7 @@ from local_bench.cli.predictor import (
     expected_json,
     settled_text,
 )
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.files import refuse_existing
 from local_bench.core.money import usd, usd_number
 from local_bench.core.table import Column
@@ -317,8 +317,8 @@ def _failures_text(payment: "Payment") -> str:
         Column("hedges_g", "Hedges' g", ".3f"),
     )
     summary = (
-        f"{f.n_rejected} rejected images; the lowest score of {f.n_unscored} is unknown; {f.n_tied} ties were "
-        "assigned to the first in this order"
+        f"{count(f.n_rejected, 'rejected images')}; the lowest score of {f.n_unscored} is unknown; {f.n_tied} ties "
+        "were assigned to the first in this order"
     )
     return printed(columns, [{**row.by_category, **vars(row)} for row in f.rows], [summary])
 

@@ -21,6 +21,7 @@ from local_bench.cli.options import (
     opened,
 )
 from local_bench.cli.output import progress, quoted, say, say_notes, show_result
+from local_bench.core.errors import count
 from local_bench.core.money import usd
 from local_bench.core.table import Column
 from local_bench.report.render import interval, printed
@@ -389,11 +390,12 @@ def report_text(result: "Report") -> str:
         for row in result.rows
         if row.evaluation
     ]
-    notes = [f"{row.name}: no prediction for any of {result.n} images" for row in result.rows if not row.evaluation]
+    images = count(result.n, "images")
+    notes = [f"{row.name}: no prediction for any of {images}" for row in result.rows if not row.evaluation]
     notes.append(
-        f"{result.n} annotated images of tasks that did not train or calibrate the predictor; {result.n_left_out} "
-        "others are left out; accuracy at a probability of one half; intervals: 95 %, bootstrap over tasks, from "
-        f"{LEAST_TASKS} tasks on; if calibrated: {CALIBRATED_NOTE}"
+        f"{count(result.n, 'annotated images')} of tasks that did not train or calibrate the predictor; "
+        f"{result.n_left_out} others are left out; accuracy at a probability of one half; intervals: 95 %, bootstrap "
+        f"over tasks, from {LEAST_TASKS} tasks on; if calibrated: {CALIBRATED_NOTE}"
     )
     accuracy = (Column("name", "accuracy"), *(Column(category, category) for category in categories))
     return "\n\n".join([printed(_REPORT, result.rows), printed(accuracy, of_category), *notes])
@@ -468,7 +470,7 @@ def expected_json(expected: "ExpectedRevenue") -> dict[str, Any]:
 def statistics_text(stats: "Statistics") -> str:
     """Counts, then one row per category and per concept."""
     counts = (
-        f"{stats.n_samples} samples of {stats.n_tasks} tasks by {stats.n_models} models, "
+        f"{count(stats.n_samples, 'samples')} of {count(stats.n_tasks, 'tasks')} by {count(stats.n_models, 'models')}, "
         f"{percent(stats.accepted)} accepted; of {stats.n_lines} lines {stats.n_unlabelled} have no label, "
         f"{stats.n_duplicates} are repeated, and {stats.n_contradictory} deliverables have both labels and are left out"
     )

@@ -6,6 +6,7 @@ import click
 
 from local_bench.cli.options import JSON, PATH, RUN, Commands, examples, runs_completed
 from local_bench.cli.output import quoted, say_notes, show_result
+from local_bench.core.errors import count
 from local_bench.core.money import usd_number
 from local_bench.report.render import columns_text
 
@@ -32,7 +33,7 @@ def write(run_dir: Path, out: Path, models: tuple[str, ...], as_json: bool) -> i
         result = write_revisions(run, out, models)
     values = {"written": str(result.tasks)} | {name: n for name, n in vars(result).items() if name != "tasks"}
     text = (
-        f"{result.n} refused images written as tasks to {result.tasks}; {result.n_accepted} accepted, "
+        f"{count(result.n, 'refused images')} written as tasks to {result.tasks}; {result.n_accepted} accepted, "
         f"{result.n_open} without image or decision: `local-bench run CONFIG --set suite.name=servimage "
         f"--set suite.path={quoted(result.tasks)}` revises them with the models of CONFIG"
     )
@@ -62,7 +63,8 @@ def settle(run_dir: Path, folder: Path, revised_dir: Path, as_json: bool) -> int
         blind, n_made = unseen_inputs(revised).n_images, revised.store.n_candidates(made=True)
     notes = [f"{note}: revisions pass by another measure than first attempts" for note in differences]
     notes += [
-        f"{model} made {n} of {n_made[model]} revisions without all of their input images (refused image, references)"
+        f"{model} made {n} of {count(n_made[model], 'revisions')} without all of their input images (refused image, "
+        "references)"
         for model, n in blind.items()
     ]
     say_notes(*notes)

@@ -18,6 +18,7 @@ from local_bench.cli.options import (
     targets_completed,
 )
 from local_bench.cli.output import progress, quoted, say, say_faults, show, show_json, show_result
+from local_bench.core.errors import count
 from local_bench.report.render import aligned
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ def _run(
         if items.n_unscored == items.n and _PHASES.get(items.what) in (stages or STAGES):
             status = 1
     if outcome.n_failed:
-        say(f"local-bench: {outcome.n_failed} images could not be generated; see the report for the reasons")
+        say(f"local-bench: {count(outcome.n_failed, 'images')} could not be generated; see the report for the reasons")
         return 1
     return status
 
@@ -479,7 +480,7 @@ def extract(config: Path, out: Path, rules: bool, settings: tuple[str, ...], as_
         result = write_enrichment(loaded, out, bars, "rules_question" if rules else "enrichment_question")
     values = {"written": str(out), "n": result.n, "n_there": result.n_existing, "refused": result.refused}
     use = f"run with --set suite.written={quoted(out)}" if out.stat().st_size else "it adds nothing to a run"
-    text = f"{result.n} tasks added to {out}, which already had {result.n_existing} of these: {use}"
+    text = f"{count(result.n, 'tasks')} added to {out}, which already had {result.n_existing} of these: {use}"
     show_result(values, text, as_json)
     for task_id, reason in list(result.refused.items())[:20]:
         say(f"{task_id}: {reason}")

@@ -15,6 +15,7 @@ from local_bench.analysis.loading import AMOUNTS, in_usd, named
 from local_bench.analysis.official import official
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import UnseenInputs, unseen_inputs
+from local_bench.core.errors import count
 from local_bench.core.money import usd, usd_exact, usd_fine, usd_number
 from local_bench.core.table import Column
 from local_bench.core.types import Task
@@ -36,8 +37,8 @@ def outcome_text(run: RunDir, outcome: Outcome, report: Path | None, settled: bo
     or if `settled`), the report's path and the revenue per model."""
     counts = outcome.counts
     parts = [
-        f"{counts.done} of {counts.candidates} images generated, {counts.unscored} unscored; "
-        f"{counts.verdicts} verdicts, {counts.verdicts_unscored} unscored"
+        f"{counts.done} of {count(counts.candidates, 'images')} generated, {counts.unscored} unscored; "
+        f"{count(counts.verdicts, 'verdicts')}, {counts.verdicts_unscored} unscored"
     ]
     parts += [f"{judge.name}: {judge.note}; {judge.fooled}" for judge in judges(run)]
     if retests := retest_rows(run):
@@ -75,7 +76,7 @@ _REASONS = 3
 def unscored_sentence(items: UnscoredItems) -> str:
     """How many items of a phase have no value, and the most frequent reasons."""
     reasons = ", ".join(f"{reason} ({n:,})" for reason, n in items.reasons[:_REASONS])
-    more = f" and {len(items.reasons) - _REASONS} other reasons" if len(items.reasons) > _REASONS else ""
+    more = f" and {count(len(items.reasons) - _REASONS, 'other reasons')}" if len(items.reasons) > _REASONS else ""
     return f"{items.n_unscored:,} of {items.n:,} {items.what} have no value: {reasons}{more}"
 
 
@@ -174,7 +175,7 @@ def settlement_text(
         notes.append("without inputs: images generated without all of their task's input images (suite.unsupported)")
     if unseen.common:
         n = unseen.common[0].total.n_tasks
-        notes += ["", f"on the {n} tasks that all models support with all input images:"]
+        notes += ["", f"on the {count(n, 'tasks')} that all models support with all input images:"]
         notes.append(columns_text(settlement_table("", [bounded(s, unseen.common) for s in unseen.common], wide)))
     return "\n".join([columns_text(settlement_table("", rows, wide)), *notes])
 
@@ -274,8 +275,9 @@ def described(tasks: Sequence[Task]) -> dict[str, Any]:
 def plan_text(plan: dict[str, Any]) -> str:
     """The plan as text."""
     generated = [m for m in plan["models"] if m["load"] != "imported"]
-    tasks = f"{plan['n_tasks']} tasks worth ${plan['value_usd']:,.2f}, {plan['n_deliverables']} images requested"
-    parts = [f"{plan['suite']}: {tasks}, {plan['n_tasks_unscored']} tasks cannot be run"]
+    tasks, images = count(plan["n_tasks"], "tasks"), count(plan["n_deliverables"], "images")
+    worth = f"{tasks} worth ${plan['value_usd']:,.2f}, {images} requested"
+    parts = [f"{plan['suite']}: {worth}, {count(plan['n_tasks_unscored'], 'tasks')} cannot be run"]
     parts.append(
         f"tasks with a source image: {plan['n_tasks_with_source']}, with reference images: "
         f"{plan['n_tasks_with_references']}"
@@ -290,14 +292,16 @@ def plan_text(plan: dict[str, Any]) -> str:
         parts += [printed(_PLAN_TIMED, timed), ""]
     for m in plan["models"]:
         if m["load"] == "imported":
-            parts.append(f"{m['model']}: {m['n_images']} imported images, cost {_figure(m['cost_usd'], '$.2f')}")
+            parts.append(
+                f"{m['model']}: {count(m['n_images'], 'imported images')}, cost {_figure(m['cost_usd'], '$.2f')}"
+            )
         elif m["refused"]:
             parts.append(f"{m['model']}: refused: {m['refused']}")
         parts += [f"{m['model']}: {note}" for note in m["sentences"]]
     for judge in plan["judges"]:
         n = judge["tensor_parallel_size"]
         memory = f"{judge['vram_gb']:g} GB{f' on {n} GPUs of 80 GB' if n > 1 else ''}" if n else "on an external server"
-        parts.append(f"judge: {judge['name']}, {judge['n_questions']} questions, {memory}")
+        parts.append(f"judge: {judge['name']}, {count(judge['n_questions'], 'questions')}, {memory}")
         parts += [f"{judge['name']}: {note}" for note in judge["sentences"]]
     if not plan["judges"]:
         parts.append("judge: none; images get no scores of a judge and no decisions")
@@ -315,7 +319,7 @@ def _budget_lines(budget: dict[str, Any]) -> list[str]:
     if budget["wall_hours"] is None:
         return []
     unknown = budget["metrics_unknown"]
-    devices = f"{budget['gpus_per_node']} GPU{'s' * (budget['gpus_per_node'] > 1)}"
+    devices = count(budget["gpus_per_node"], "GPUs")
     devices += f" on each of {budget['nodes']} nodes" if budget["nodes"] > 1 else ""
     cost = _range(_figure(budget["cost_usd"], "$.2f"), _figure(budget["cost_usd_high"], "$.2f"))
     metrics = _range(*(_figure(s / 3600) for s in budget["metric_s"]))

@@ -162,6 +162,21 @@ def short(value: object, most: int = 60) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
+_SINGULAR = {verb: f"{verb}s" for verb in ("belong", "contain", "count", "differ", "lack", "remain")}
+_SINGULAR |= {"are": "is", "have": "has", "were": "was", "they": "it", "their": "its"}
+_SINGULAR |= {"batches": "batch", "entries": "entry", "fractions": "a fraction"}
+
+
+def count(n: int, words: str) -> str:
+    """`12 tasks have`, `1 task has`: of words in the plural, of which the first that ends in s is the noun."""
+    if n == 1:
+        noun = next((word for word in words.split() if word.endswith("s")), "")
+        words = " ".join(
+            _SINGULAR.get(word, word.removesuffix("s") if word == noun else word) for word in words.split()
+        )
+    return f"{n:,} {words}"
+
+
 def escaped(text: str) -> str:
     """`text` with control, format and bidirectional characters and unpaired surrogates in visible form (`\\x1b`); line
     breaks and tabs are kept."""

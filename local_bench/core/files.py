@@ -23,7 +23,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from local_bench.core.errors import LocalBenchError, PathError, StorageError, UserError
+from local_bench.core.errors import LocalBenchError, PathError, StorageError, UserError, count
 
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -171,7 +171,7 @@ def text_name(name: str) -> str:
 def unused(folder: Path, files: Sequence[Path]) -> str:
     """The sentence about files of a folder that are not used."""
     names = ", ".join(path.relative_to(folder).as_posix() for path in files[:5])
-    what = "1 file" if len(files) == 1 else f"{len(files):,} files"
+    what = count(len(files), "files")
     return f"{what} in {folder} {'is' if len(files) == 1 else 'are'} not used: {names}{' …' if len(files) > 5 else ''}"
 
 

@@ -23,7 +23,7 @@ from urllib.parse import quote
 from pydantic import Field, ValidationError
 
 from local_bench.core import strictjson
-from local_bench.core.errors import DatasetError, StorageError, hint
+from local_bench.core.errors import DatasetError, StorageError, count, hint
 from local_bench.core.files import configs_dir, is_safe_id, safe_join, scratch, storage_errors
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.fetch import download, fetched_files, pull_url
@@ -296,7 +296,7 @@ def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, p
         commit = repository.revision
         left_out = _from_hub(repository, source, entry, work, purpose, say)
     if left_out:
-        say(f"{name}: skipped {left_out} files that are not text, tables or images")
+        say(f"{name}: skipped {count(left_out, 'files that are')} not text, tables or images")
     if entry.pictures is not None:
         _add_images(entry, files, purpose, say)
     record = Record(
@@ -366,7 +366,7 @@ def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: P
         )
     say(
         f"{purpose.name}: {repository.repo} at {repository.revision}, licence: {entry.licence}, "
-        f"{len(repository.wanted)} files, {total / 1e9:.2f} GB"
+        f"{count(len(repository.wanted), 'files')}, {total / 1e9:.2f} GB"
     )
     check_space(purpose, repository.bytes_of(absent))
     _check_disk(purpose, work, total)
@@ -389,7 +389,7 @@ def _add_images(entry: Dataset, files: Path, purpose: Purpose, say: Say) -> None
     assert entry.pictures is not None
     tasks = safe_join(files, entry.pictures.tasks)
     image_names = _image_names(tasks, purpose)
-    say(f"{purpose.name}: {len(image_names)} images from {entry.pictures.url}")
+    say(f"{purpose.name}: {count(len(image_names), 'images')} from {entry.pictures.url}")
     total = 0
     for task_id, name in image_names:
         url = entry.pictures.url.format(task_id=quote(task_id), name=quote(name))

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from local_bench.core.environment import load_object
-from local_bench.core.errors import StorageError, WeightsError
+from local_bench.core.errors import StorageError, WeightsError, count
 from local_bench.core.files import cache_dir, safe_join, scratch, storage_errors, write_atomic
 from local_bench.models.cards import MAIN, ModelCard
 from local_bench.models.convert import VERSION, convert, converted_name
@@ -255,7 +255,7 @@ def fetch(card: ModelCard, revisions: Mapping[str, str] | None = None, say: Say 
     for part, repository in repositories.items():
         say(
             f"{card.name}: {repository.repo} at {repository.revision[:12]}, licence {card.licence}, "
-            f"{len(repository.wanted)} files, {repository.bytes_of(repository.wanted) / 1e9:.2f} GB, "
+            f"{count(len(repository.wanted), 'files')}, {repository.bytes_of(repository.wanted) / 1e9:.2f} GB, "
             f"{absent_bytes[part] / 1e9:.2f} GB to download"
         )
     check_space(purpose, sum(absent_bytes.values()))
@@ -283,7 +283,7 @@ def _from_other_source(card: ModelCard, part: str, say: Say) -> _Fetched:
         return _vetted(card, part, folder, origins)
     assert source.base_url
     base = source.base_url.rstrip("/")
-    say(f"{card.name}: {len(source.files)} files from {base}, licence {card.licence}")
+    say(f"{card.name}: {count(len(source.files), 'files')} from {base}, licence {card.licence}")
     purpose = for_model(card.name)
     pulled = [pull_url(purpose, f"{base}/{name}", name, source.sha256.get(name)) for name in source.files]
     return _from_files(card, part, pulled)

@@ -10,12 +10,12 @@ from pydantic import BaseModel, Field, ValidationError
 from local_bench.analysis.agreement import Agreements, agreement, judge_labels, order_swaps
 from local_bench.analysis.ground_truth import check_ground_truth
 from local_bench.annotation.ratings import PEOPLE
-from local_bench.core.errors import LedgerError, UserError
+from local_bench.core.errors import LedgerError, UserError, count
 from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.models.cards import cards
 from local_bench.report.panels import Bars, Figure, Series
 from local_bench.report.render import interval
-from local_bench.report.text import count, percent
+from local_bench.report.text import percent
 from local_bench.runs.config import RunConfig
 from local_bench.runs.judge import PACE, RepeatabilityRow, retest_rows
 from local_bench.runs.rundir import RunDir
@@ -80,7 +80,7 @@ class Judge(BaseModel):
         """`2 of 16 prompt injections successful`."""
         if self.attacks is None:
             return "prompt injection not tested"
-        return f"{self.attacks.n_fooled} of {count(self.attacks.n, 'prompt injection')} successful"
+        return f"{self.attacks.n_fooled} of {count(self.attacks.n, 'prompt injections')} successful"
 
 
 def judges(run: RunDir) -> list[Judge]:
@@ -117,7 +117,7 @@ def judging_tables(run: RunDir) -> tuple[list[str], list[Table]]:
     for judge in run_judges:
         rows = [row for row in retests if row.judge == judge.name]
         same, n = same_answers(rows)
-        summary = f"{same:,} of {count(n, 'answer')} the same every time" if n else "no comparable answers"
+        summary = f"{same:,} of {count(n, 'answers')} the same every time" if n else "no comparable answers"
         sentences += [f"Repeatability of {judge.name}, all questions asked again: {summary}."] if rows else []
     tables = [_judge_table(run_judges)]
     if len(run_judges) > 1 or (CNS_SET in run.store.rubrics() and order_swaps(run)):

@@ -15,14 +15,14 @@ from local_bench.analysis.sensitivity import Sweep, over_prices, over_thresholds
 from local_bench.analysis.settlement import Accounting
 from local_bench.analysis.workflows import Workflow, workflow_results
 from local_bench.core import strictjson
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.money import MICRO, usd, usd_exact, usd_fine
 from local_bench.core.table import Cell, Column, Table, table_of
 from local_bench.models.gpus import gpu_of
 from local_bench.report.judging import judging_tables
 from local_bench.report.render import interval
 from local_bench.report.settlement import settlement_table, total_row
-from local_bench.report.text import count, duration, energy, operations, percent, significant, usd_fraction
+from local_bench.report.text import duration, energy, operations, percent, significant, usd_fraction
 from local_bench.report.view import (
     better,
     decimals,
@@ -154,7 +154,7 @@ def _truth(truth: GroundTruthCheck | None) -> Content:
     ]
     if unknown:
         sentences.append(
-            f"{count(unknown, 'deliverable')} have no ground truth (not generated, or of another size) and are left "
+            f"{count(unknown, 'deliverables have')} no ground truth (not generated, or of another size) and are left "
             "out."
         )
     money = table_of(
@@ -276,7 +276,7 @@ def _competition_notes(several: bool, n_open: int) -> list[str]:
         "completes; the ratio is contribution divided by what is still paid, the model's cost and the humans' "
         "redoing, as a share of the value."
     )
-    undecided = f"{count(n_open, 'task')} of the competition could still be decided by open images."
+    undecided = f"{count(n_open, 'tasks')} of the competition could still be decided by open images."
     return [*([competition] if several else []), savings, *([undecided] if n_open else [])]
 
 
@@ -435,20 +435,13 @@ def _batches(m: GenerationStats) -> Iterator[str]:
             if used > 1
             else "one by one, as larger batches changed bytes here or memory ran out"
         )
-        yield f"{m.model}: batches of {planned} were planned, and {count(n, 'image')} {_was(n)} made {how}."
+        yield f"{m.model}: batches of {planned} were planned, and {count(n, 'images were')} made {how}."
     if m.timing.n_made > m.n_images and not m.imported:
         again = m.timing.n_made - m.n_images
-        yield f"{m.model}: {count(again, 'image')} {_was(again)} generated again, because of lost or interrupted work."
+        yield f"{m.model}: {count(again, 'images were')} generated again, because of lost or interrupted work."
     if m.n_out_of_memory:
-        times = count(m.n_out_of_memory, "batch", "batches")
-        yield (
-            f"{m.model}: {times} did not fit in memory and {_was(m.n_out_of_memory)} generated again in smaller "
-            "batches."
-        )
-
-
-def _was(n: int) -> str:
-    return "was" if n == 1 else "were"
+        times = count(m.n_out_of_memory, "batches did not fit in memory and were")
+        yield f"{m.model}: {times} generated again in smaller batches."
 
 
 def _costs(run: RunDir, money: Accounting) -> Content:

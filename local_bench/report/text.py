@@ -65,11 +65,6 @@ def operations(flop: float) -> str:
     return f"{significant(flop / scale)} {unit}"
 
 
-def count(n: int, noun: str, plural: str | None = None) -> str:
-    """`1 task`, `12 tasks`."""
-    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
-
-
 def duration(ns: int) -> str:
     """A stretch of time in its two largest units: `2 h 05 min`, `3 min 09 s`, `4.2 s`, `310 ms`."""
     if ns < 1_000_000_000:

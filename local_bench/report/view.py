@@ -7,11 +7,12 @@ import numpy as np
 import pandas as pd
 
 from local_bench.analysis.unseen_inputs import unseen_inputs
+from local_bench.core.errors import count
 from local_bench.core.money import usd_exact
 from local_bench.core.types import Score
 from local_bench.models.cards import cards
 from local_bench.report.judging import judge_warnings
-from local_bench.report.text import count, percent
+from local_bench.report.text import percent
 from local_bench.runs.image_store import faults_sentence
 from local_bench.runs.prices import Price
 from local_bench.runs.roofline import impossible_timings
@@ -55,18 +56,18 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     sentences += judge_warnings(run) + impossible_timings(run.store)
     unseen, n_images = unseen_inputs(run), run.store.n_candidates()
     requested = {s.model: s.total.n + s.total.n_unscored for s in settlements}
-    blind = ", ".join(f"{model} {n:,} of {count(requested[model], 'image')}" for model, n in unseen.n_images.items())
+    blind = ", ".join(f"{model} {n:,} of {count(requested[model], 'images')}" for model, n in unseen.n_images.items())
     if blind:
         sentences.append(
             "Generated without all of their task's input images, which the model does not take (suite.unsupported): "
             f"{blind}. Judges and metrics compare them with the source all the same."
         )
     sentences += [
-        f"{', '.join(models)} have the same pixels in {count(n, 'image')} of the same deliverables: if one was copied, "
-        "it is judged and paid once per model."
+        f"{', '.join(models)} have the same pixels in {count(n, 'images')} of the same deliverables: if one was "
+        "copied, it is judged and paid once per model."
         for models, n in run.store.shared_images().items()
     ]
-    n_tasks = count(len(run.store.tasks()), "task")
+    n_tasks = count(len(run.store.tasks()), "tasks")
     fewer = [s for s in settlements if s.total.n_tasks < len(run.store.tasks())]
     sentences += [f"{s.model}: {s.total.n_tasks:,} of the run's {n_tasks}; its figures are of these." for s in fewer]
     least = run.config.settlement.coverage_min
@@ -80,13 +81,11 @@ def warnings(run: RunDir, settlements: list[Settlement]) -> list[str]:
     progress = run.store.progress()
     for row in progress:
         if row.n_planned:
-            left = f"{row.n_planned:,} of {count(row.n, 'image')} {'has' if row.n == 1 else 'have'}"
-            sentences.append(f"{row.model}: {left} not been generated yet.")
+            left = count(row.n, "images have")
+            sentences.append(f"{row.model}: {row.n_planned:,} of {left} not been generated yet.")
         if row.n_undecided:
-            verbs = "has no decision yet and counts" if row.n_first == 1 else "have no decision yet and count"
-            sentences.append(
-                f"{row.model}: {row.n_undecided:,} of {count(row.n_first, 'deliverable')} {verbs} as unscored."
-            )
+            left = count(row.n_first, "deliverables have no decision yet and count")
+            sentences.append(f"{row.model}: {row.n_undecided:,} of {left} as unscored.")
     planned = {row.model for row in progress}
     sentences += [f"{model}: no images are planned yet." for model in model_order(run) if model not in planned]
     if faults := run.image_store.all_faults:

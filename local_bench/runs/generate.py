@@ -147,7 +147,8 @@ def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progr
     faulty = run.image_store.faulty((row.image for row in rows if row.image), run.config.engine.io_workers)
     if faulty:
         first = min(faulty.values())
-        progress.note(f"{model.label}: {len(faulty):,} images are generated again ({first.sentence})")
+        them = "image is" if len(faulty) == 1 else "images are"
+        progress.note(f"{model.label}: {len(faulty):,} {them} generated again ({first.sentence})")
     jobs = sorted((row for row in rows if row.image is None or row.image in faulty), key=lambda row: row.work_id)
     if jobs:
         known_sizes, placement = (

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from local_bench.core.errors import ConfigError, FirstFailures, PartFailed, ServerError, is_failure
+from local_bench.core.errors import ConfigError, FirstFailures, PartFailed, ServerError, count, is_failure
 from local_bench.core.images import pixel_digest
 from local_bench.core.types import Question, Verdict, canonical_json
 from local_bench.judges.vlm.injection import attacks, fooled
@@ -269,7 +269,9 @@ def split_faulty(
         else:
             faulty.append((request, fault.sentence))
     if faulty:
-        progress.note(f"{len(faulty):,} questions are skipped: {faulty[0][1]}" + (" …" if len(faults) > 1 else ""))
+        progress.note(
+            f"{count(len(faulty), 'questions are')} skipped: {faulty[0][1]}" + (" …" if len(faults) > 1 else "")
+        )
     return intact, faulty
 
 
@@ -334,7 +336,7 @@ class JudgeSession:
                         run_checks = False
                     self._receive(transport, left)
                 except Unreachable as e:
-                    self.progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
+                    self.progress.note(f"the judge stopped responding ({e}); {count(len(left), 'questions remain')}")
                     with self.progress.waiting(f"restarting the judge {label}"):
                         transport.restart()
                     self.executor.charge("retry")
@@ -412,7 +414,7 @@ def judge_answers(
                     yield key, verdict
                     progress.advance()
             except Unreachable as e:
-                progress.note(f"the judge stopped responding ({e}); {len(left)} questions remain")
+                progress.note(f"the judge stopped responding ({e}); {count(len(left), 'questions remain')}")
                 transport.restart()
 
 

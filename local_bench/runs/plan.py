@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from PIL import Image
 
-from local_bench.core.errors import ConfigError, LedgerError, RunImageError, UserError
+from local_bench.core.errors import ConfigError, LedgerError, RunImageError, UserError, count
 from local_bench.core.files import unused
 from local_bench.core.hardrules import HardRules, size_by_rules, size_like
 from local_bench.core.images import image_path, load_image, load_verified, pixel_digest, store_image
@@ -108,11 +108,11 @@ def make_plan(
     in_plan = {task.task_id for task in tasks}
     left_out = [task for task in of_suite if task.task_id not in in_plan]
     models = [_model(m, files) for m in config.models]
-    cases = "1 case cannot be read and is" if len(refused) == 1 else f"{len(refused)} cases cannot be read and are"
+    cases = count(len(refused), "cases cannot be read and are")
     notes: list[str] = [*([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
     if broken := [f"{task.task_id}: {task.unscored}" for task in tasks if task.unscored]:
-        notes.append(f"{len(broken)} task{'s' * (len(broken) != 1)} cannot be run; the first: {broken[0]}")
+        notes.append(f"{count(len(broken), 'tasks')} cannot be run; the first: {broken[0]}")
     candidates, delivered = list[Candidate](), dict[str, FileFacts]()
     progress.begin("plan candidates", len(tasks) * len(models))
     for model in models:
@@ -127,7 +127,7 @@ def make_plan(
         if model.config.attempts != entry.attempts and entry.attempts > 1:
             attempts = model.config.attempts
             notes.append(
-                f"{model.label} generates {attempts} candidates per image; the benchmark's protocol requires "
+                f"{model.label} generates {count(attempts, 'candidates')} per image; the benchmark's protocol requires "
                 f"{entry.attempts}."
             )
     logit = [judge.label for judge in config.judges if judge.protocol == "logit"]
@@ -138,7 +138,9 @@ def make_plan(
         )
     split = sum(d.prompt != without_control_tokens(d.prompt) for task in tasks for d in entry.deliverables(task))
     if split and any(model.card for model in models):
-        notes.append(f"{split} prompts contain control tokens of language models, which are split by a space.")
+        notes.append(
+            f"{count(split, 'prompts contain')} control tokens of language models, which are split by a space."
+        )
     if any(model.card for model in models):
         notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
     _refuse_duplicates(candidates)
@@ -182,7 +184,7 @@ def check_config(config: RunConfig, *, files: bool = True, stages: Collection[st
         partial(_check_suite, config),
         partial(_check_scores, config),
         *(partial(_check_model, model, files) for model in config.models if begins),
-        *(partial(_check_judge, judge, files) for judge in config.judges if begins or "judge" in stages),
+        *(partial(_check_judge, *entry, files) for entry in enumerate(config.judges) if begins or "judge" in stages),
     ]
     faults: list[UserError] = []
     for check in checks:
@@ -273,19 +275,31 @@ def _check_model(model: ModelConfig, files: bool) -> None:
         raise ConfigError(f"imported.images: {images} does not exist: give an existing folder or manifest")
 
 
-def _check_judge(judge: JudgeConfig, files: bool) -> None:
+def judge_card(judge: JudgeConfig) -> ModelCard:
+    """The judge's card. ConfigError if the config names none, or one that no judge can have."""
     if not judge.card:
         raise ConfigError("judge.card: name the judge's card (`local-bench models list` has them)")
     described = card(judge.card, "judge")
     if described.parts:
         raise ConfigError(f"{described.name}: a judge reads no parts: merge an adapter into its weights")
-    judge.rubric_set(described)
-    if judge.transport not in BUILT_IN:
-        plugin(judge.transport)
-    if files and judge.base_url is None:
-        check_local(described, judge.weights)
-        if judge.transport == "served":
-            claim_port(judge.port)
+    return described
+
+
+def _check_judge(at: int, judge: JudgeConfig, files: bool) -> None:
+    """`at` is the judge's index in `RunConfig.judges`: the second one is the first of the panel."""
+    try:
+        described = judge_card(judge)
+        judge.rubric_set(described)
+        if judge.transport not in BUILT_IN:
+            plugin(judge.transport)
+        if files and judge.base_url is None:
+            check_local(described, judge.weights)
+            if judge.transport == "served":
+                claim_port(judge.port)
+    except ConfigError as e:
+        if at and str(e).startswith("judge."):
+            raise ConfigError(str(e).replace("judge.", f"panel.{at - 1}.")) from e
+        raise
 
 
 def _keeper(folder: Path | None, sizes: dict[str, tuple[int, int]]) -> Callable[[Image.Image], str]:
@@ -444,9 +458,9 @@ def _model_notes(model: ModelPlan, fits: Sequence[_Fit], mode: Unsupported) -> l
     sentences = []
     if unsupported := sum(bool(fit.reason and fit.deliverables) for fit in fits):
         then = "which it skips" if mode == "skip" else "which stay unscored"
-        sentences.append(f"{label} does not support {unsupported} of {len(fits)} tasks, {then}.")
+        sentences.append(f"{label} does not support {unsupported} of {count(len(fits), 'tasks')}, {then}.")
     if beyond_limit:
-        limit = f"{takes.pictures} input image{'s' * (takes.pictures != 1)}" if takes.pictures else "no input images"
+        limit = count(takes.pictures, "input images") if takes.pictures else "no input images"
         sentences.append(
             f"{label} takes {limit}; {beyond_limit} of {len(n_inputs)} deliverables have more and are generated "
             "without them (suite.unsupported)."
@@ -551,7 +565,7 @@ def enter_plan(run: RunDir, plan: RunPlan) -> list[str]:
     _enter_delivered(run, plan)
     added = Counter(row.model for row in rows if row.work_id not in stored_ids)
     return [
-        f"{model}: {n:,} candidates are added to the run's {len(stored_ids):,}{_takes(run, model, n)}"
+        f"{model}: {count(n, 'candidates are')} added to the run's {len(stored_ids):,}{_takes(run, model, n)}"
         for model, n in added.items()
     ]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from local_bench.core import __version__
 from local_bench.core.environment import recorded_versions
+from local_bench.core.errors import count
 from local_bench.core.types import digest
 from local_bench.judges.vlm.protocols import VERSIONS
 from local_bench.models.manifest import revision_of
@@ -77,7 +78,8 @@ def _repeatability(repeats: dict[str, Any]) -> str:
     if not repeats:
         return "batch invariance was not checked"
     if repeats["reproducible"]:
-        return f"equal answers alone and in a batch, with cold and warm caches, in {repeats['sessions']} session(s)"
+        sessions = count(repeats["sessions"], "sessions")
+        return f"equal answers alone and in a batch, with cold and warm caches, in {sessions}"
     changed, n = repeats.get("changed", {}), repeats.get("compared")
     settings = (f"{s} ({changed[s]} of {n})" if changed.get(s) else s for s in repeats["differs"])
     return f"not batch-invariant: answers change {', '.join(settings)}, so a rerun can differ"

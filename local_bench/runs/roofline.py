@@ -10,11 +10,12 @@ lower bound. The lower bound counts an unpadded prompt as one token.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from pydantic import Field, ValidationError
 
-from local_bench.core.errors import LedgerError
+from local_bench.core.errors import LedgerError, count
 from local_bench.core.images import image_path, load_verified
 from local_bench.core.yamlfile import Strict
 from local_bench.models.gpus import gpu_of
@@ -200,9 +201,11 @@ def impossible_timings(store: Store) -> list[str]:
     for label in store.models():
         measured = timing(store, label)
         if measured.floor_s is not None and measured.busy_ns / 1e9 < measured.floor_s:
+            # without an exponent
+            taken, least = (f"{Decimal(f'{s:.3g}'):,f}" for s in (measured.busy_ns / 1e9, measured.floor_s))
             sentences.append(
-                f"{label}: its {measured.n_images} images were denoised and decoded in {measured.busy_ns / 1e9:.3g} s, "
-                f"but their operations take at least {measured.floor_s:.3g} s on {' and '.join(measured.devices)}: the "
+                f"{label}: its {count(measured.n_images, 'images were')} denoised and decoded in {taken} s, but their "
+                f"operations take at least {least} s on {' and '.join(measured.devices)}: the "
                 "clock, the device's name or the model is wrong."
             )
     return sentences

@@ -12,7 +12,7 @@ from local_bench.generators.registry import check_card
 from local_bench.judges.metrics.registry import check_extras, check_metric, metric_card
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
-from local_bench.runs.plan import RunPlan, check_config, enter_plan, make_plan
+from local_bench.runs.plan import RunPlan, check_config, enter_plan, judge_card, make_plan
 from local_bench.runs.progress import FILE, Progress, Quiet, Recorded
 from local_bench.runs.rundir import RunDir, read_run_config
 from local_bench.runs.scoring import decide
@@ -60,14 +60,9 @@ def ran(
     if ON_DEVICE & set(stages):
         check_extras(config.metrics if "measure" in stages else ())
         require("generate")
-    begun = {model.label for model in read_run_config(run_dir).models} if (run_dir / "run.yaml").is_file() else set()
-    for model in config.models if "generate" in stages else ():
-        try:
-            if model.label in begun and not model.imported:
-                check_card(card(model.card, "generator"))
-        except ConfigError as e:
-            remedy = "restore that card (`settle` and `report` do without), or give a new --run-dir"
-            raise ConfigError(f"{e}; {run_dir} was begun with an earlier card of this model: {remedy}") from e
+    begun = (run_dir / "run.yaml").is_file()
+    if begun:
+        _check_cards(config, run_dir, stages)
     check_config(config, stages=stages if begun else ("generate", *stages))
     for name in config.metrics if require_metrics else ():
         check_metric(name)
@@ -85,6 +80,22 @@ def ran(
         yield run
     if fault:
         raise fault
+
+
+def _check_cards(config: RunConfig, run_dir: Path, stages: tuple[str, ...]) -> None:
+    """ConfigError, with how to continue, for a model or judge of the run whose card is not accepted any more."""
+    stored = read_run_config(run_dir)
+    models, judges = ([(one.label, one.card) for one in of] for of in (stored.models, stored.judges))
+    try:
+        for model in config.models if "generate" in stages else ():
+            if (model.label, model.card) in models and not model.imported:
+                check_card(card(model.card, "generator"))
+        for judge in config.judges if "judge" in stages else ():
+            if (judge.label, judge.card) in judges:
+                judge_card(judge)
+    except ConfigError as e:
+        remedy = "restore that card (`settle` and `report` do without), or give a new --run-dir"
+        raise ConfigError(f"{e}; {run_dir} was begun with an earlier card of this model: {remedy}") from e
 
 
 @contextmanager
@@ -109,6 +120,8 @@ def _plan_and_run(
         _ = run.config.required_judge
     start_recording(run.store)
     if "generate" in stages or run.grows or not run.store.planned:
+        if run.grows:
+            _check_cards(run.config, run.path, ("generate",))
         plan = make_plan(run.config, run.path, only=only)
         unscored = (f"{task.task_id}: {task.unscored}" for task in plan.tasks if task.unscored)
         for sentence in (*enter_plan(run, plan), *plan.notes, *unscored):

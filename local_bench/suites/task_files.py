@@ -17,7 +17,7 @@ from PIL import Image
 from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError, TaskFileError, UserError, kind
+from local_bench.core.errors import ResultFileError, TaskFileError, UserError, count, kind
 from local_bench.core.files import is_safe_id, read_text, safe_join
 from local_bench.core.hardrules import HardRules
 from local_bench.core.images import load_image, load_task_mask
@@ -71,7 +71,7 @@ class TaskLine(Strict):
     @model_validator(mode="after")
     def _rules_of_each(self) -> "TaskLine":
         if self.rules and len(self.rules) != len(self.deliverables):
-            raise ValueError(f"{len(self.deliverables)} deliverables, but rules for {len(self.rules)}")
+            raise ValueError(f"{count(len(self.deliverables), 'deliverables')}, but rules for {len(self.rules)}")
         if self.mask_image is not None and self.source_image is None:
             raise ValueError("mask_image marks a part of source_image, which is missing")
         return self
@@ -85,7 +85,7 @@ def read_task_file(path: Path, keep: KeepImage) -> list[Task]:
     """
     tasks: dict[str, Task] = {}
     first: dict[str, int] = {}
-    remedy = "set suite.path to the task file"
+    remedy = "correct suite.path, or `tasks` in the suite's own file"
     lines = strictjson.objects(path, TaskFileError, "a task", missing=remedy, unreadable=remedy, parse_float=Decimal)
     for number, where, data in lines:
         line = check(data, TaskLine, where, error=TaskFileError)
@@ -251,12 +251,11 @@ def with_written(tasks: Sequence[Task], path: Path) -> list[Task]:
 
 
 def _with(task: Task, line: WrittenLine, path: Path) -> Task:
+    requested = f"{path}: {task.task_id!r} requests {count(len(task.deliverables), 'images')}"
     if line.prompts and len(line.prompts) != len(task.deliverables):
-        n = len(task.deliverables)
-        raise TaskFileError(f"{path}: {task.task_id!r} requests {n} images, but has {len(line.prompts)} prompts")
+        raise TaskFileError(f"{requested}, but has {count(len(line.prompts), 'prompts')}")
     if line.rules and len(line.rules) != len(task.deliverables):
-        n = len(task.deliverables)
-        raise TaskFileError(f"{path}: {task.task_id!r} requests {n} images, but has rules for {len(line.rules)}")
+        raise TaskFileError(f"{requested}, but has rules for {len(line.rules)}")
     rules = tuple(rule.model_dump(exclude_defaults=True) for rule in line.rules)
     fields = {name: getattr(line, name) for name in ("changes", "preservations", "prompts") if getattr(line, name)}
     return replace(

@@ -191,7 +191,7 @@ def test_several_raters(path, tmp_path):
     rate = pair(of, "one", "people", "brf").rate
     # the word: a/t1 yes (two of three), a/t2 open (a tie), b/t2 no (only y said anything); `one`: yes yes yes
     assert (rate.value, rate.n) == (0.5, 2)
-    assert [note.partition(" (")[0] for note in of.notes] == [f"1 images are tied in {name}" for name in ("brf", "veq")]
+    assert [note.partition(" (")[0] for note in of.notes] == [f"1 image is tied in {name}" for name in ("brf", "veq")]
     assert "a/t2/1" in of.notes[0]
     veq = pair(of, "one", "people", "veq").rate
     assert veq.n == 0  # 4 accepts and 1 rejects: a tie

@@ -145,7 +145,7 @@ def test_a_tie_of_two_raters_is_open(run, tmp_path):  # noqa: F811
         found = payment(opened, path).realised[MODEL]
         notes = labelling(opened, None, path).notes
     assert (found.n, found.n_unscored) == (2, N - 1 - 2)
-    assert sum("1 images are tied in overall" in note and f"{MODEL}/o000/1" in note for note in notes) == 1
+    assert sum("1 image is tied in overall" in note and f"{MODEL}/o000/1" in note for note in notes) == 1
 
 
 def test_labels_of_every_attempt_count_under_a_protocol_of_several(tmp_path):

@@ -417,8 +417,13 @@ def test_wrong_input_is_an_error(shop, capsys, options, sentence):
 
 
 def test_commands_before_anyone_has_annotated(shop, tmp_path, capsys):
-    for command in (("status", shop.path), ("ranking", shop.path), ("export", shop.path, "--out", tmp_path / "x.csv")):
+    for command in (("ranking", shop.path), ("export", shop.path, "--out", tmp_path / "x.csv")):
         assert "this run has no annotations" in run(capsys, "annotate", *command, status=1)
+    assert f"this run has no annotations; `local-bench annotate {shop.path}` begins" in run(
+        capsys, "annotate", "status", shop.path
+    )
+    assert run(capsys, "annotate", "status", shop.path, "--json") == {"run_dir": str(shop.path), "protocols": []}
+    assert "is not a run directory" in run(capsys, "annotate", "status", tmp_path / "wrong", status=2)
     assert not (shop.path / FILE).exists()
 
 
@@ -595,8 +600,8 @@ def test_an_import_says_what_was_new(shop, tmp_path, capsys):
     assert imported(shop, capsys, path, first) == f"{n - n // 2} new of {n} answers; {n // 2} were there already\n"
     changed = [first[0] | {"overall": not first[0]["overall"]}, first[1] | {"overall": None}, *first[2:]]
     assert imported(shop, capsys, path, changed) == (
-        f"0 new of {n - 1} answers; {n - 2} were there already; 1 differ from the annotator's stored answer, which is "
-        "kept; 1 lines lack a rating and were left out\n"
+        f"0 new of {n - 1} answers; {n - 2} were there already; 1 differs from the annotator's stored answer, which is "
+        "kept; 1 line lacks a rating and was left out\n"
     )
     counts = run(capsys, "annotate", "import", shop.path, path, "--protocol", "accept", "--json")
     assert counts == {"n_stored": 0, "n_before": n - 2, "n_different": 1, "n_unrated": 1, "n_later": 0}

@@ -71,6 +71,9 @@ def test_help_is_quick(cli_process):
     assert best < 0.4
 
 
+PANEL = ("--set", "judge.card=tiny-qwen2-vl", "--set")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -78,6 +81,12 @@ def test_help_is_quick(cli_process):
         (["run", "bad.yaml"], "did you mean 'seed'?"),
         (["run", "good.yaml", "--set", "models.0.card=tiny-flex"], "did you mean 'tiny-flux'?"),
         (["run", "good.yaml", "--set", "judge.card=tiny-flux"], "unknown judge 'tiny-flux': it is a generator"),
+        (
+            ["run", "good.yaml", *PANEL, "panel=[{card: tiny-qwen3-vl, transport: x}]"],
+            "panel.0.transport: unknown judge",
+        ),
+        (["run", "good.yaml", *PANEL, "panel=[{name: b}]"], "panel.0.card: name the judge's card"),
+        (["run", "good.yaml", *PANEL, "judge.transport=x"], ": judge.transport: unknown judge 'x'"),
         (["run", "good.yaml", "--set", "judge.card=our-judge"], "for a card of your own give the folder with its"),
         (["plan", "good.yaml", "--set", "models.0.steps=4"], "did you mean 'num_inference_steps'?"),
         (["run", "good.yaml", "--set", "metrics=[pique]"], "did you mean 'piqe'?"),
@@ -271,6 +280,13 @@ def test_a_plan_of_many_images_has_its_energy_without_an_exponent(tmp_path, caps
     assert "e+0" not in out
 
 
+def test_one_task_is_not_several_tasks(tmp_path, capsys):
+    model = "{card: tiny-flux, num_inference_steps: 1}"
+    (tmp_path / "x.yaml").write_text(f"name: x\nsuite: {{name: printshop, limit: 1}}\nmodels: [{model}]\n")
+    assert main(["plan", str(tmp_path / "x.yaml")]) == 0
+    assert "printshop: 1 task worth $19.00, 1 image requested, 0 tasks cannot be run\n" in capsys.readouterr().out
+
+
 def test_a_run_whose_models_card_is_refused_now_says_how_to_continue(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     own, write_orders_to = tmp_path / "local-bench/models/mine.yaml", tmp_path / "orders.jsonl"
@@ -295,6 +311,34 @@ def test_a_run_whose_models_card_is_refused_now_says_how_to_continue(tmp_path, m
         assert main(["report", "run"]) == 0
     own.write_text("extends: tiny-flux\nname: mine\n")
     assert main(["generate", "x.yaml", "--run-dir", "run"]) == 0
+
+
+def test_a_run_that_grows_while_it_is_judged_says_the_same_also_of_a_judges_card(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    cards = tmp_path / "local-bench/models"
+    cards.mkdir(parents=True)
+    for name, extended in (("mine", "tiny-flux"), ("our-judge", "mini-judge")):
+        (cards / f"{name}.yaml").write_text(f"extends: {extended}\nname: {name}\n")
+    write_orders(tmp_path / "orders.jsonl", [order("t0"), order("t1")])
+    model = "{card: mine, height: 64, width: 64, num_inference_steps: 1}"
+    (tmp_path / "x.yaml").write_text(
+        "name: x\nsuite: {name: servimage, path: orders.jsonl, limit: 1}\n"
+        f"models: [{model}]\njudge: {{card: our-judge, transport: local}}\nmetrics: []\n"
+    )
+    assert main(["generate", "x.yaml", "--run-dir", "run"]) == 0
+    advice = "run was begun with an earlier card of this model: restore that card"
+    (cards / "mine.yaml").unlink()
+    capsys.readouterr()
+    for command in ("measure", "judge"):
+        assert main([command, "run", "--set", "suite.limit=2"]) == 2
+        assert advice in capsys.readouterr().err.splitlines()[-1]
+    assert main(["measure", "run"]) == 0  # the card of finished images is not needed
+    (cards / "our-judge.yaml").unlink()
+    capsys.readouterr()
+    assert main(["judge", "run"]) == 2
+    assert advice in capsys.readouterr().err.splitlines()[-1]
+    assert main(["judge", "run", "--set", "judge.card=nobody"]) == 2
+    assert advice not in capsys.readouterr().err
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def test_import_never_replaces_labels_but_can_be_repeated(run_dir, tmp_path, cap
     arguments = ["import", "servimage", str(source), "--run", "run", "--labels"]
     assert main([*arguments, str(labels)]) == 0
     said = capsys.readouterr().out
-    assert ("1 annotations in" in said, "1 of them new" in said) == (True, True)
+    assert ("1 annotation in" in said, "1 of them new" in said) == (True, True)
     before = labels.read_bytes()
     assert main([*arguments, str(labels)]) == 0
     assert "0 of them new" in capsys.readouterr().out

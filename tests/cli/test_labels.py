@@ -139,6 +139,13 @@ def test_the_text_tables(run, tmp_path, capsys):
     assert NO_PROBABILITIES not in capsys.readouterr().err, "no image was sampled"
 
 
+def test_a_csv_of_annotations_is_refused_by_its_form(cli, run, tmp_path):
+    (tmp_path / "labels.csv").write_text("model,task_id,deliverable,overall\n")
+    ended = cli("settle", run, "--people", "labels.csv")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "labels.csv: annotations are read as JSON Lines, not as CSV" in ended.stderr
+
+
 def test_without_all_annotations_there_is_no_revenue_by_people(run, tmp_path):
     """Bounds and an estimate instead; with all of them, the revenue and its interval."""
     decisions = list(truth(run).items())
@@ -305,7 +312,7 @@ def test_labels_of_later_attempts_are_reported(run, tmp_path):
     path = tmp_path / "people.jsonl"
     path.write_text(line() + line(task_id=f"o{N - 1}"))
     with RunDir.open(run) as open_run:
-        assert "1 annotations are about later attempts" in labelling(open_run, None, path).notes[1]
+        assert "1 annotation is about later attempts" in labelling(open_run, None, path).notes[1]
         assert write_questions(labelling(open_run, 0.5, None), tmp_path / "new.jsonl") > 0
 
 

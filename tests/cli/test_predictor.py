@@ -144,7 +144,7 @@ def test_wrong_input_is_an_error_and_writes_nothing(run, first, second, trained,
     out = tmp_path / "p"
     for arguments, message in (
         (("train", a, a, "--annotations", labels, "--annotations", labels, "--out", out), "is given twice"),
-        (("train", a, b, "--annotations", labels, "--out", out), "2 runs and 1 files"),
+        (("train", a, b, "--annotations", labels, "--out", out), "2 runs and 1 file of annotations"),
         (("train", a, other, "--annotations", labels, "--annotations", other_labels, "--out", out), "judges of"),
         (("train", a, "--annotations", b_labels, "--out", out), "line 1"),
         (("train", a, "--annotations", labels, "--out", tmp_path / "full"), "not an empty folder"),

@@ -170,7 +170,7 @@ def test_servimage_is_fetched_from_the_archive_of_its_commit_once(lab):
     data = json.loads(ended.out)
     assert (data["n_tasks"], data["n_images"], data["complete"]) == (2, 3, True)
     assert data["config"] == f'suite: {{name: servimage, path: "{lab.out / "ServImage_Bench"}"}}'
-    assert "skipped 1 files that are not text, tables or images" in ended.err
+    assert "skipped 1 file that is not text, tables or images" in ended.err
     record = json.loads((lab.out / RECORD).read_text())
     assert (record["repo"], record["revision"]) == ("FengxianJi/ServImage", COMMIT)
     unpacked = [p for p in root.rglob("*") if p.is_file() and p.suffix in (".json", ".png") and not p.is_symlink()]

@@ -220,6 +220,6 @@ def test_a_faulty_image_is_generated_again_with_equal_bytes(tmp_path, monkeypatc
         path, before = damage_image(fault)
         capsys.readouterr()
         assert main(command) == 0
-        assert "1 images are generated again" in capsys.readouterr().err
+        assert "1 image is generated again" in capsys.readouterr().err
         assert path.read_bytes() == before
         assert main(["verify", "run"]) == 0

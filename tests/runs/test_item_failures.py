@@ -460,7 +460,7 @@ def test_a_brief_with_control_tokens_is_generated(card, tmp_path, monkeypatch):
         (row,) = run.store.candidates()
     assert row.state == "done"
     assert "< |image_pad|>" in row.prompt == row.work["prompt"]
-    assert any("1 prompts contain control tokens" in note for note in progress.notes)
+    assert any("1 prompt contains control tokens" in note for note in progress.notes)
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def store(tmp_path):
     return store
 
 
-def noted(store, **more):
+def noted(store, times=1, **more):
     kinds = {
-        f"{side}x{side}": {"flop": flop, "least_flop": flop, "planned_batch_size": 1}
+        f"{side}x{side}": {"flop": times * flop, "least_flop": times * flop, "planned_batch_size": 1}
         for side, flop in ((512, PFLOP), (1024, 4 * PFLOP))
     }
     store.set_meta("operations:flux", json.dumps({"kinds": kinds} | more))
@@ -112,6 +112,14 @@ def test_a_run_is_compared_with_the_lower_bound_of_its_images(store):
         "flux: its 3 images were denoised and decoded in 7.52 s, but their operations take at least 7.59 s on "
         f"{H100}: the clock, the device's name or the model is wrong."
     ]
+
+
+def test_long_and_short_impossible_times_have_no_exponent(store):
+    change(store, 1e-5)
+    assert "decoded in 0.0000008 s, but" in impossible_timings(store)[0]
+    noted(store, 10**6)
+    change(store, 10**9)
+    assert "decoded in 8 s, but their operations take at least 7,590,000 s on" in impossible_timings(store)[0]
 
 
 def test_denoising_and_decoding_of_this_model_on_all_devices_count(store):

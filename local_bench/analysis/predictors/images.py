@@ -11,7 +11,7 @@ import numpy as np
 from local_bench.analysis.predictors.card import Inputs
 from local_bench.annotation.database import FILE
 from local_bench.annotation.ratings import Annotations, load_annotations
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.types import Score, digest
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.explain import Explained, explained
@@ -101,8 +101,8 @@ def annotations_of(runs: Sequence[RunDir], annotations: Sequence[Path]) -> list[
     files = list(annotations) or [run.path for run in runs]
     if len(files) != len(runs):
         raise UserError(
-            f"{len(runs)} runs and {len(files)} files of annotations are given: give --annotations once for each run, "
-            "in the order of the runs"
+            f"{count(len(runs), 'runs')} and {count(len(files), 'files')} of annotations are given: give --annotations "
+            "once for each run, in the order of the runs"
         )
     for run in [] if annotations else runs:
         if not (run.path / FILE).is_file():

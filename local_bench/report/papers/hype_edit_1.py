@@ -10,7 +10,7 @@ from typing import Any
 from PIL import Image
 
 from local_bench.analysis.official import image_results
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.table import Cell, Column, Table
 from local_bench.core.types import Task
 from local_bench.report.panels import Bars, Figure, Images, Series
@@ -139,7 +139,7 @@ def table_2(request: Request) -> Table:
     notes = [
         "the resolution is the target's width and height, as the task file has them",
         *(["a task of several types counts in each of them"] if len(types) > len(tasks) else []),
-        *([f"{n} tasks lack their images and are in neither count"] if (n := images.count(0)) else []),
+        *([f"{count(n, 'tasks lack their images and are')} in neither count"] if (n := images.count(0)) else []),
     ]
     columns = (Column("statistic", "Statistic"), Column("value", "Value"))
     return Table("HYPE-EDIT-1, table 2: statistics of the benchmark", columns, tuple(rows), tuple(notes))
@@ -209,7 +209,7 @@ def _notes(data: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ..
     counts = ", ".join(f"{model} {n} of {requested[model]}" for model, n in verdicts.items())
     notes = [f"attempts with a verdict: {counts}"]
     if left:
-        notes.append(f"{left} attempts have no verdict and count as not passed")
+        notes.append(f"{count(left, 'attempts have no verdict and count')} as not passed")
     if unpriced:
         notes.append(f"there is no cost for {', '.join(unpriced)}: its effective cost is empty")
     if (most := max((k for of in data.requested.values() for k in of.values()), default=0)) != PROTOCOL_ATTEMPTS:
@@ -237,7 +237,7 @@ def summary(request: Request, split: str) -> Figure:
         panels.append(Bars(f.name, data.models, (Series(f.name, tuple(row[f.key] for row in by_model), intervals),)))
     rows = tuple(tuple(row[column.key] for column in columns) for row in by_model)
     number = {"combined": 3, "public": 4, "private": 5}[split]
-    title = f"HYPE-EDIT-1, figure {number}: {split} split, {len(ids)} tasks"
+    title = f"HYPE-EDIT-1, figure {number}: {split} split, {count(len(ids), 'tasks')}"
     return Figure(Table(title, tuple(columns), rows, _notes(data, ids, with_ends)), tuple(panels))
 
 

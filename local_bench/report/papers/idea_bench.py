@@ -10,7 +10,7 @@ from typing import Any
 from local_bench.analysis.agreement import judge_labels
 from local_bench.analysis.official import image_results, run_results
 from local_bench.annotation.ratings import load_annotations
-from local_bench.core.errors import ConfigError, UserError
+from local_bench.core.errors import ConfigError, UserError, count
 from local_bench.core.table import Cell, Column, Table
 from local_bench.core.types import Task
 from local_bench.models.cards import card
@@ -53,17 +53,18 @@ class Labels:
         tied = sum((m, case, row.question) in self.tied for m, case, row in shown)
         cases = {case for _, case, _ in rows}
         notes = [
-            f"people: {len(self.raters)} annotators; {labelled} of {len(shown)} questions have a label, {tied} are "
-            f"tied and {len(shown) - labelled - tied} have none; a score that depends on these is missing"
+            f"people: {count(len(self.raters), 'annotators')}; {labelled} of {count(len(shown), 'questions have')} a "
+            f"label, {tied} are tied and {len(shown) - labelled - tied} have none; a score that depends on these is "
+            "missing"
         ]
         if n := sum((m, case, row.question) in self.combined for m, case, row in shown):
-            notes.append(f"people: {n} labels are fractions (combined repeats); each counts as one yes or no")
+            notes.append(f"people: {count(n, 'labels are fractions')} (combined repeats); each counts as one yes or no")
         if absent := len({(m, case) for m, case, _ in rows} & self.not_made):
-            notes.append(f"people: {absent} cases have no image and score 0")
+            notes.append(f"people: {count(absent, 'cases have')} no image and score 0")
         if cases & self.by_judges_questions:
             notes.append(
-                f"people: {len(cases & self.by_judges_questions)} mini cases have no eval.json in the run, so the "
-                "questions are the judge's; in the paper they are those of eval.json"
+                f"people: {count(len(cases & self.by_judges_questions), 'mini cases have')} no eval.json in the run, "
+                "so the questions are the judge's; in the paper they are those of eval.json"
             )
         return notes
 
@@ -209,7 +210,9 @@ def _missing(answers_of: Results, tasks: Collection[str] | None = None) -> list[
         if n := data["n_unscored"] + data["n_missing"]:
             best = {name: data["categories_high"][name] for name in CATEGORIES if name not in data["without_tasks"]}
             most = ", ".join(f"{name} {high:.2f}" for name, high in best.items() if high is not None)
-            notes.append(f"{model}: {n} answers have no score and count as no; with yes at best {most or 'unknown'}")
+            notes.append(
+                f"{model}: {count(n, 'answers have no score and count')} as no; with yes at best {most or 'unknown'}"
+            )
     return notes
 
 
@@ -277,7 +280,7 @@ def table_8(request: Request) -> Table:
         *_missing(answers_of, CATEGORY_OF),
         *([] if labels is None else labels.notes(lambda row: row.task_id in CATEGORY_OF)),
         *([] if of_people else ["people's answers are not given: --people RUN, or METHOD.csv like the results CSV"]),
-        *([f"people: {unscored} answers in files have no score and count as no"] if unscored else []),
+        *([f"people: {count(unscored, 'answers in files have no score and count')} as no"] if unscored else []),
         *([] if clip else [f"no image has the metric {CLIP_SCORE}, so there is no CLIPScore"]),
         *([f"CLIPScore is the metric {name}"] if clip and name != CLIP_SCORE else []),
     ]

@@ -12,7 +12,7 @@ from local_bench.analysis.comparability import JUDGED, TASKS, comparable, rubric
 from local_bench.analysis.official import format_of, run_results
 from local_bench.analysis.unseen_inputs import unseen_inputs
 from local_bench.annotation.ratings import load_annotations
-from local_bench.core.errors import LocalBenchError, UserError
+from local_bench.core.errors import LocalBenchError, UserError, count
 from local_bench.runs.rundir import RunDir
 from local_bench.suites.published import api_prices
 from local_bench.suites.registry import suite
@@ -103,7 +103,8 @@ class Request:
             raise UserError(f"--people is for runs, and {self.files[0]} is a result file: leave it out")
         if len(people) != len(self.runs):
             raise UserError(
-                f"{len(self.runs)} runs and {len(people)} files of labels are given: give --people once for each run"
+                f"{count(len(self.runs), 'runs')} and {count(len(people), 'files')} of labels are given: "
+                "give --people once for each run"
             )
         return list(zip(self.runs, people, strict=True))
 

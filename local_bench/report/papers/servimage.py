@@ -5,7 +5,7 @@ from decimal import Decimal
 from statistics import median
 from typing import Any
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Figure, Histogram
 from local_bench.report.papers.inputs import Request, once
@@ -83,8 +83,8 @@ def decided(data: Mapping[str, Any], by_category: bool = False) -> list[str]:
             categories = in_order(list(sums["by_category"]))
             parts = [(f"{category_name(c)} ", printed["by_category"][c], sums["by_category"][c]) for c in categories]
         counts = (
-            f"{part}{n['n_tasks']} of {every['n_tasks']} orders and {n['n_deliverables']} of {every['n_deliverables']} "
-            "images"
+            f"{part}{n['n_tasks']} of {count(every['n_tasks'], 'orders')} and {n['n_deliverables']} of "
+            f"{count(every['n_deliverables'], 'images')}"
             for part, n, every in parts
         )
         notes.append(f"decided for {name}: {'; '.join(counts)}")

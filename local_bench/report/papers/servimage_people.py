@@ -13,7 +13,7 @@ from local_bench.analysis.predictors.evaluation import Compared, report
 from local_bench.analysis.predictors.predictions import n_used_tasks, predicted_by, used_tasks_note
 from local_bench.annotation.protocol import OVERALL
 from local_bench.annotation.ratings import PEOPLE
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.money import usd
 from local_bench.core.table import Cell, Column, Table
 from local_bench.report.panels import Bars, Figure, Series
@@ -161,7 +161,8 @@ def table_12(request: Request) -> Table:
         for row in failures.rows
     )
     notes = (
-        f"{failures.n_rejected} images were rejected; {failures.n_unscored} of them lack a score and are in no share",
+        f"{count(failures.n_rejected, 'images were')} rejected; {failures.n_unscored} of them lack a score and are in "
+        "no share",
         f"{failures.n_tied} have several lowest scores and count for the first of them in the order of the rows",
         *paid.notes,
     )
@@ -265,7 +266,9 @@ def _rows(request: Request) -> tuple[dict[str, Compared], list[str]]:
         compared |= new
         notes += trained_otherwise(card, request.runs)
         if card is cards[0]:
-            notes.append(f"{evaluated.n} images are evaluated; {evaluated.n_left_out} others trained the predictors")
+            notes.append(
+                f"{count(evaluated.n, 'images are')} evaluated; {evaluated.n_left_out} others trained the predictors"
+            )
             notes += evaluated.notes
     return compared, notes
 

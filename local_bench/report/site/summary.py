@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from local_bench.analysis.comparability import comparable
 from local_bench.analysis.settlement import Accounting, accounting
 from local_bench.analysis.unseen_inputs import unseen_inputs
+from local_bench.core.errors import count
 from local_bench.core.money import usd, usd_fine
 from local_bench.report.site.significance import ALPHA, Pair, label, significance
-from local_bench.report.text import amount, count, duration, interval, percent
+from local_bench.report.text import amount, duration, interval, percent
 from local_bench.report.view import better, score_intervals, score_names
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store.rows import ScoreSummary
@@ -124,7 +125,7 @@ def overview(
     if len(ranked) > 1 and (ranked[0].total.revenue_micro_usd or ranked[0].total.n_accepted):
         lines += _differences(ranked, pairs)
     if common:
-        n_tasks = count(common[0].total.n_tasks, "task")
+        n_tasks = count(common[0].total.n_tasks, "tasks")
         lines.append(f"On the {n_tasks} that all models support with all input images: {_first(_ranked(common), noun)}")
     lines.append(_certainty(ranked, noun))
     if held_ns := sum(row.held_ns for row in money.costs):
@@ -157,10 +158,10 @@ def _first(ranked: Sequence[Settlement], noun: str) -> str:
     images = total.n + total.n_unscored
     if not any(s.total.n for s in ranked):
         worth = f"the {usd(total.value_micro_usd)} that the tasks are worth"
-        each = f"{count(images, noun)} of each model"
+        each = f"{count(images, f'{noun}s')} of each model"
         return f"Nothing was decided of {worth if total.value_micro_usd else each}."
     if not total.value_micro_usd and not total.n_accepted:
-        return f"No {noun} was accepted: each model has {count(images, noun)}."
+        return f"No {noun} was accepted: each model has {count(images, f'{noun}s')}."
     if not total.value_micro_usd:
         ends = interval(total.deliverable_acceptance_low, total.deliverable_acceptance_high)
         return (
@@ -210,6 +211,6 @@ def _certainty(ranked: Sequence[Settlement], noun: str) -> str:
     open_ = max(s.total.open_micro_usd for s in ranked)
     could = f", and could add up to {usd(open_)} to a model's revenue" if open_ else ""
     return (
-        f"{count(unscored, noun)} could not be decided{could}; the least coverage is that of {worst.model}, "
+        f"{count(unscored, f'{noun}s')} could not be decided{could}; the least coverage is that of {worst.model}, "
         f"{percent(worst.total.coverage)} of {'the value' if worst.total.value_micro_usd else f'its {noun}s'}."
     )

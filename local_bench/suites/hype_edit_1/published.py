@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from local_bench.core.errors import UserError
+from local_bench.core.errors import UserError, count
 from local_bench.core.table import Column, table_of
 from local_bench.settle.attempts import (
     FAIL,
@@ -151,14 +151,16 @@ def published(
         shown += grid_tables(grid, rank_changes)
     notes = _notes(models, absent, costs, requested)
     if unmatched := len(ratings or ()) - len(matched or ()):
-        notes.append(f"{unmatched} scores belong to no attempt in the judgements and are ignored")
+        notes.append(f"{count(unmatched, 'scores belong to no attempt in the judgements and are')} ignored")
     return Published(data, [table for table in shown if table.rows], notes)
 
 
 def open_votes(rows: Sequence[Judgement]) -> list[str]:
     """A note on the attempts that the raters' votes leave undecided."""
     names = listed([f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows])
-    return [f"{len(rows)} attempts have no majority of their raters and are unscored: {names}"] if rows else []
+    return (
+        [f"{count(len(rows), 'attempts have no majority of their raters and are')} unscored: {names}"] if rows else []
+    )
 
 
 def outcomes(rows: Sequence[Judgement], requested: Mapping[str, int]) -> Outcomes:
@@ -284,12 +286,14 @@ def _notes(
     if attempts != PROTOCOL_ATTEMPTS:
         of_ten = "null" if attempts < PROTOCOL_ATTEMPTS else "the unbiased estimate"
         notes.append(
-            f"the file has {attempts} attempts per task, the protocol {PROTOCOL_ATTEMPTS}: rates, pass_at_any and "
-            f"hype_gap are over {attempts}, and pass_at_10 is {of_ten}"
+            f"the file has {count(attempts, 'attempts')} per task, the protocol {PROTOCOL_ATTEMPTS}: rates, "
+            f"pass_at_any and hype_gap are over {attempts}, and pass_at_10 is {of_ten}"
         )
     left = sum(model["n_unscored"] + model["n_missing"] for model in models.values())
     if left:
-        notes.append(f"{left} attempts have no verdict: they count as failed, and as passed in _high and in cost _low")
+        notes.append(
+            f"{count(left, 'attempts have no verdict: they count')} as failed, and as passed in _high and in cost _low"
+        )
     if absent:
         notes.append(f"no judgements of {listed(absent)}")
     if costs is None:

@@ -136,7 +136,8 @@ def _task(name: str, items: Sequence[Item]) -> _Task:
 def _notes(tasks: dict[str, _Task], absent: Sequence[str]) -> list[str]:
     notes = []
     if absent:
-        notes.append(f"{len(absent)} of {len(TASKS)} tasks are not in the file and not in the mean: {listed(absent)}")
+        them = f"{len(absent)} of {len(TASKS)} tasks {'is' if len(absent) == 1 else 'are'}"
+        notes.append(f"{them} not in the file and not in the mean: {listed(absent)}")
     notes += [
         f"{name} is unscored and not in the mean: no item has {listed(task.lacking)}"
         for name, task in tasks.items()

@@ -13,6 +13,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from local_bench.core.errors import count
 from local_bench.core.table import Column, table_of
 from local_bench.core.types import Score
 from local_bench.settle.intervals import stratified_interval
@@ -181,12 +182,15 @@ def _notes(unscored: int, missing: int, n_rows: int) -> list[str]:
     notes = []
     if n_rows != ROWS:
         notes.append(
-            f"the file has {n_rows} rows and the official scorer expects {ROWS}: a case without a row is not counted"
+            f"the file has {count(n_rows, 'rows')} and the official scorer expects {ROWS}: a case without a row is "
+            "not counted"
         )
     if unscored:
-        notes.append(f"{unscored} answers have no score: they count as no, and as yes in values ending in _high")
+        notes.append(
+            f"{count(unscored, 'answers have no score: they count')} as no, and as yes in values ending in _high"
+        )
     if missing:
-        notes.append(f"{missing} answers have no row: they count as no, and as yes in values ending in _high")
+        notes.append(f"{count(missing, 'answers have no row: they count')} as no, and as yes in values ending in _high")
     return notes
 
 

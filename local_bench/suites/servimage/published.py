@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from local_bench.core.errors import count
 from local_bench.core.table import Column, Table
 from local_bench.settle.sensitivity import Point, flips, revenues
 from local_bench.settle.settlement import (
@@ -132,11 +133,12 @@ def _notes(
 ) -> list[str]:
     notes = []
     if missing := int(table.missing.sum()):
-        notes.append(
-            f"{missing} images have no row: they count as not accepted, and as accepted in values ending in _high"
-        )
+        rows = count(missing, "images have no row: they count")
+        notes.append(f"{rows} as not accepted, and as accepted in values ending in _high")
     if unscored := int(table.unscored.sum()):
-        notes.append(f"{unscored} images have no decision: they count as not accepted, and as accepted in _high")
+        notes.append(
+            f"{count(unscored, 'images have no decision: they count')} as not accepted, and as accepted in _high"
+        )
     return [
         *notes,
         *cost_notes(table.models, costs),
@@ -164,5 +166,5 @@ def competition_notes(models: Sequence[str], scores: Sequence[Scores] | None, n_
     elif unused := list(dict.fromkeys(s.model for s in scores if s.model not in models)):
         notes.append(f"scores but no annotation for {listed(unused)}")
     if n_open:
-        notes.append(f"{n_open} tasks of the competition are undecided and could go to another model")
+        notes.append(f"{count(n_open, 'tasks of the competition are')} undecided and could go to another model")
     return notes

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from local_bench.core import strictjson
-from local_bench.core.errors import ResultFileError, UserError, short
+from local_bench.core.errors import ResultFileError, UserError, count, short
 from local_bench.core.money import MICRO
 from local_bench.core.types import Score
 from local_bench.core.yamlfile import check
@@ -272,7 +272,7 @@ def notes(results: RunResults) -> list[str]:
         for row in (row for row in rows if row.model == model):
             sets.setdefault(row.task.task_id, []).append(row.pixels_sha256 is not None)
         if n := sum(any(has_image) and not all(has_image) for has_image in sets.values()):
-            them = "1 set is" if n == 1 else f"{n} sets are"
+            them = count(n, "sets are")
             sentences.append(f"{model}: {them} judged by the images that were made, without those that are missing")
     return sentences
 

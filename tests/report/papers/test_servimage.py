@@ -257,7 +257,7 @@ def test_table_2_by_people_uses_their_decisions(runs, reproduce, labels, decided
     earned = sum(decided["two", t][0] * p / q for t, (p, q) in PRICES.items())  # every image that was made
     assert rows["two"]["total_revenue_usd_k"] == pytest.approx(float(earned) / 1000)
     message = reproduce("servimage", "table-2", path, other, "--people", labels, status=2)
-    assert "2 runs and 1 files of labels are given: give --people once for each run" in message
+    assert "2 runs and 1 file of labels are given: give --people once for each run" in message
 
 
 def test_costs_replace_those_of_the_run(runs, reproduce, tmp_path, decided):

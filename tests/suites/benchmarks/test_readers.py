@@ -269,7 +269,7 @@ class TestWritten:
         ("text", "message"),
         [
             ('{"task_id": "nobody", "prompts": ["x"]}', "no task 'nobody'"),
-            ('{"task_id": "pair_0001", "prompts": ["x"]}', "requests 2 images, but has 1 prompts"),
+            ('{"task_id": "pair_0001", "prompts": ["x"]}', "requests 2 images, but has 1 prompt$"),
             ('{"task_id": "pair_0001", "prompts": [""]}', "line 1: prompts"),
             ('{"task_id": "pair_0001", "prompt": ["x"]}', "did you mean 'prompts'"),
             ('{"task_id": "pair_0001"}\n{"task_id": "pair_0001"}', "line 2: duplicate task 'pair_0001'"),

@@ -109,7 +109,7 @@ def test_statistics_and_a_predictor_for_a_run(tmp_path, capsys):
     file = tmp_path / "train.jsonl"
     published(file)
     assert main(["predictor", "dataset", str(file)]) == 0
-    assert "400 samples of 400 tasks by 1 models" in capsys.readouterr().out
+    assert "400 samples of 400 tasks by 1 model" in capsys.readouterr().out
     out = tmp_path / "p"
     arguments = ["--least-confidence", "0.05", "--kind", "logistic", "--out", str(out), "--json"]
     assert main(["predictor", "dataset", str(file), *arguments]) == 0
