@@ -6,6 +6,7 @@ Exit 0: done. 1: the run ended with failures, or a check did not hold. 2: wrong 
 
 import errno
 import os
+import re
 import signal
 import sys
 import tempfile
@@ -35,7 +36,7 @@ from local_bench.cli.reproduce import reproduce
 from local_bench.cli.revise import revise
 from local_bench.cli.run import demo, extract, generate, init, judge, measure, plan, run, settle
 from local_bench.core import __version__
-from local_bench.core.environment import isolate, missing
+from local_bench.core.environment import entry_points, isolate, missing
 from local_bench.core.errors import LocalBenchError, UserError, without_secrets
 from local_bench.core.files import CONFIG_DIRS, is_dir, reason
 
@@ -176,6 +177,12 @@ def unexpected(error: BaseException) -> str:
         return "this user cannot start another thread: close other programs, or raise `ulimit -u`"
     log = crash_log(error)
     where = f"its traceback is in {log}" if log else "its traceback could not be written: use --debug"
+    groups = (f"local_bench.{kind}" for kind in ("families", "judges", "metrics", "rubrics", "suites"))
+    packages = {re.split("[.:]", point.value)[0] for group in groups for point in entry_points(group)}
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if own := [module for module in modules if module.partition(".")[0] in packages]:
+        what = f"{type(error).__name__}: {without_secrets(text)}"
+        return f"error in {own[-1]} ({what}); {where}: correct or remove that package"
     return (
         f"unexpected error in local-bench; {where}; nothing that was committed is lost; please report it with this file"
     )

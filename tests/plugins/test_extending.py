@@ -189,6 +189,17 @@ def test_a_benchmark_of_files_alone_runs_and_borrows_a_package_s_questions(finis
     assert {row.work_id: row.accepted for row in decisions.itertuples()} == {w: v == 1 for w, v in both.items()}
 
 
+def test_an_error_in_a_package_is_reported_as_that_packages(finished, cli, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(finished / "site"))
+    monkeypatch.setenv("LOCAL_BENCH_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "results.csv").write_text("a,s0\n")
+    ended = cli("score", "lab-shapes", "results.csv")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert "error in lab_plugin.suite (ValueError: not enough values to unpack (expected 3, got 2)); " in ended.stderr
+    (log,) = (tmp_path / "cache/crashes").iterdir()
+    assert ended.stderr.endswith(f"its traceback is in {log}: correct or remove that package\n")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
