@@ -292,9 +292,8 @@ def plan_text(plan: dict[str, Any]) -> str:
         parts += [printed(_PLAN_TIMED, timed), ""]
     for m in plan["models"]:
         if m["load"] == "imported":
-            parts.append(
-                f"{m['model']}: {count(m['n_images'], 'imported images')}, cost {_figure(m['cost_usd'], '$.2f')}"
-            )
+            images = count(m["n_images"], "imported images")
+            parts.append(f"{m['model']}: {images}, cost {_figure(m['cost_usd'], '$.2f')}")
         elif m["refused"]:
             parts.append(f"{m['model']}: refused: {m['refused']}")
         parts += [f"{m['model']}: {note}" for note in m["sentences"]]

@@ -171,9 +171,8 @@ def count(n: int, words: str) -> str:
     """`12 tasks have`, `1 task has`: of words in the plural, of which the first that ends in s is the noun."""
     if n == 1:
         noun = next((word for word in words.split() if word.endswith("s")), "")
-        words = " ".join(
-            _SINGULAR.get(word, word.removesuffix("s") if word == noun else word) for word in words.split()
-        )
+        singular = _SINGULAR | {noun: _SINGULAR.get(noun, noun.removesuffix("s"))}
+        words = " ".join(singular.get(word, word) for word in words.split())
     return f"{n:,} {words}"
 
 

@@ -138,9 +138,8 @@ def make_plan(
         )
     split = sum(d.prompt != without_control_tokens(d.prompt) for task in tasks for d in entry.deliverables(task))
     if split and any(model.card for model in models):
-        notes.append(
-            f"{count(split, 'prompts contain')} control tokens of language models, which are split by a space."
-        )
+        prompts = count(split, "prompts contain")
+        notes.append(f"{prompts} control tokens of language models, which are split by a space.")
     if any(model.card for model in models):
         notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
     _refuse_duplicates(candidates)

@@ -158,9 +158,8 @@ def published(
 def open_votes(rows: Sequence[Judgement]) -> list[str]:
     """A note on the attempts that the raters' votes leave undecided."""
     names = listed([f"attempt {row.attempt} of {row.task_id} by {row.model}" for row in rows])
-    return (
-        [f"{count(len(rows), 'attempts have no majority of their raters and are')} unscored: {names}"] if rows else []
-    )
+    them = count(len(rows), "attempts have no majority of their raters and are")
+    return [f"{them} unscored: {names}"] if rows else []
 
 
 def outcomes(rows: Sequence[Judgement], requested: Mapping[str, int]) -> Outcomes:
@@ -291,9 +290,8 @@ def _notes(
         )
     left = sum(model["n_unscored"] + model["n_missing"] for model in models.values())
     if left:
-        notes.append(
-            f"{count(left, 'attempts have no verdict: they count')} as failed, and as passed in _high and in cost _low"
-        )
+        them = count(left, "attempts have no verdict: they count")
+        notes.append(f"{them} as failed, and as passed in _high and in cost _low")
     if absent:
         notes.append(f"no judgements of {listed(absent)}")
     if costs is None:

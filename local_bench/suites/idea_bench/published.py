@@ -186,9 +186,8 @@ def _notes(unscored: int, missing: int, n_rows: int) -> list[str]:
             "not counted"
         )
     if unscored:
-        notes.append(
-            f"{count(unscored, 'answers have no score: they count')} as no, and as yes in values ending in _high"
-        )
+        them = count(unscored, "answers have no score: they count")
+        notes.append(f"{them} as no, and as yes in values ending in _high")
     if missing:
         notes.append(f"{count(missing, 'answers have no row: they count')} as no, and as yes in values ending in _high")
     return notes
