@@ -228,6 +228,10 @@ def _check_suite(config: RunConfig) -> None:
         absent = next((field for field in fields if field not in labels_of), None)
         if absent is not None:
             raise ConfigError(f"suite {name}: the rubric {rubric!r} has no field {absent!r} under `answer`: correct it")
+        unfilled = sorted({*DEFAULT_SET[rubric].slots} - {*FilesSuite.slots})
+        if isinstance(entry, FilesSuite) and unfilled:
+            slots = ", ".join(FilesSuite.slots)
+            raise ConfigError(f"suite {name}: the rubric {rubric!r} has the slot {unfilled[0]!r}: use those of {slots}")
         for score in fields if has_expectations else ():
             least = (entry.thresholds or {}).get(score, 0)
             if least >= max(map(float, labels_of[score])):

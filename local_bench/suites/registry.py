@@ -48,6 +48,7 @@ class FilesSuite(Suite):
     """A benchmark of a `Description`. Slots of its rubrics: title, brief, category, deliverable, and point; roles of
     images: image, and source and reference where the task has them."""
 
+    slots = ("title", "brief", "category", "deliverable", POINT)
     description: ClassVar[Description]
 
     def deliverables(self, task: Task) -> list[Deliverable]:
@@ -65,12 +66,12 @@ class FilesSuite(Suite):
         roles = ("image", *("source",) * (task.source_sha256 is not None), *("reference",) * len(task.reference_sha256))
         for deliverable, image in sorted(images.items()):
             what = task.deliverables[deliverable - 1]
-            slots = (("title", task.title), ("brief", task.brief), ("category", task.category), ("deliverable", what))
+            texts = (task.title, task.brief, task.category, what)
             for rubric in self.description.rubrics:
                 points = task.evaluation_points if rubric in self.description.per_point else ("",)
                 for k, point in enumerate(points):
-                    all_slots = (*slots, (POINT, point))
-                    question = Question(rubric, k, (image, *task.input_images), all_slots, roles)
+                    slots = tuple(zip(self.slots, (*texts, point), strict=True))
+                    question = Question(rubric, k, (image, *task.input_images), slots, roles)
                     yield (deliverable, rubric, k, 0), question
 
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:

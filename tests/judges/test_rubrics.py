@@ -199,6 +199,11 @@ def test_consecutive_images_of_one_role_have_one_caption():
     assert edit.startswith("Image 1: the edited image.\nImage 2: ")
 
 
+def test_a_slot_that_the_suite_does_not_fill_is_refused():
+    with pytest.raises(ConfigError, match="the rubric 'vllm_qa' has the slot 'instruction', which its suite does not"):
+        rubric("vllm_qa").render({}, ["source", "result"])
+
+
 def test_a_layout_that_the_rubric_does_not_know_is_refused():
     refused = r"the rubric 'vllm_qa' has no layout \[result, source\], the images of a question"
     with pytest.raises(ConfigError, match=refused):

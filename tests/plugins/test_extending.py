@@ -237,7 +237,10 @@ def test_a_mistake_in_the_file_of_a_benchmark_is_an_error_before_the_run(lab, cl
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"slots: [brief]": "slots: [brif]", "{brief}": "{brif}"}, "'lab_sign' has the slot 'brif', which its suite"),
+        (
+            {"slots: [brief]": "slots: [brif]", "{brief}": "{brif}"},
+            "'lab_sign' has the slot 'brif': use those of title, brief, ",
+        ),
         (
             {"{image: the sign to be checked}": "{image: a, source: b}", "[[image]]": "[[image, source]]"},
             "'lab_sign' has no layout [image], the images of a question of its suite",
