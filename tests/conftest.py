@@ -61,7 +61,7 @@ def _shares_a_module_fixture(item: pytest.Item) -> bool:
 @pytest.hookimpl(tryfirst=True)  # before any fixture
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what this machine lacks a system's package for, as the program itself says it."""
-    if item.get_closest_marker("server") and (fault := unusable_vllm()):
+    if item.get_closest_marker("server") and (fault := unusable_vllm(on_gpu=False)):
         pytest.skip(fault)
     compiles, fault = toolchain()
     if item.get_closest_marker("compiler") and not compiles:

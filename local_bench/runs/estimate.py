@@ -239,7 +239,7 @@ def estimate(
         and {
             "card": config.judge.card,
             "protocol": config.judge.protocol,
-            "transport": transport_of(config.judge),
+            "transport": transport_of(config.judge, target.capacity_gb is not None),
             "panel": [judge.card for judge in config.panel],
             "n_questions": questions[0] * len(config.judges),
             "vram_gb": card(config.judge.card, "judge").vram_gb,
@@ -435,7 +435,7 @@ def _judge(judge: JudgeConfig, n: int, target: Target, gpus_per_node: int) -> di
         "name": judge.label,
         "card": judge.card,
         "protocol": judge.protocol,
-        "transport": transport_of(judge),
+        "transport": transport_of(judge, target.capacity_gb is not None),
         "n_questions": n,
         "vram_gb": described.vram_gb if own else None,
         "tensor_parallel_size": wanted if own else None,

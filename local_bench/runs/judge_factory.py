@@ -140,13 +140,13 @@ _SLOW_BYTES_PER_S = 100e6
 Load = Callable[[str], Image.Image]
 
 
-def transport_of(config: JudgeConfig) -> str:
-    """`served`, `embedded` or `local`: the config's transport, with `auto` resolved."""
+def transport_of(config: JudgeConfig, on_gpu: bool) -> str:
+    """`served`, `embedded` or `local`: the config's transport, with `auto` resolved for a GPU or the CPU."""
     if config.transport != "auto":
         return config.transport
     if config.base_url is not None:
         return "served"
-    return "local" if unusable_vllm() else "embedded"
+    return "local" if unusable_vllm(on_gpu) else "embedded"
 
 
 def judge_spec(config: JudgeConfig, device: JudgeDevice) -> JudgeSpec:
@@ -168,14 +168,14 @@ def attention_of(config: JudgeConfig, device: JudgeDevice) -> Attention | None:
     ConfigError if what the config requires is impossible; ServerError if vLLM is missing or cannot serve the judge."""
     if config.base_url is not None:
         return None
-    if transport_of(config) not in ("embedded", "served"):
+    if (transport := transport_of(config, device.on_gpu)) not in ("embedded", "served"):
         if config.batch_invariant == "on" or config.attention_backend is not None:
             raise ConfigError(
                 f"judge.batch_invariant and judge.attention_backend are settings of vLLM, and {config.label} has the "
-                f"transport {transport_of(config)}: leave them out, or set judge.transport=embedded"
+                f"transport {transport}: leave them out, or set judge.transport=embedded"
             )
         return None
-    require_vllm()
+    require_vllm(device.on_gpu)
     described = card(config.card, "judge")
     wanted, backend = config.batch_invariant, config.attention_backend
     if device.on_gpu:
@@ -190,7 +190,7 @@ def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> di
     """The judge's numerics signature on these devices; the software and hardware of an external server are unknown."""
     if config.base_url is not None:
         return {"server": "external"}
-    device, transport = judge_devices[0], transport_of(config)
+    device, transport = judge_devices[0], transport_of(config, judge_devices[0].on_gpu)
     attention = attention_of(config, device)
     if transport == "local":
         return {name: versions()[name] for name in ("torch", "transformers", "xgrammar")} | {"device": device.device}
@@ -255,11 +255,15 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
         with plugged(config.transport, weights, prepared, device, spec.dtype) as judge:
             yield judge
         return
-    if transport_of(config) == "local":
+    on_gpu = judge_devices[0].on_gpu
+    resolved = transport_of(config, on_gpu)
+    if resolved == "local":
         from local_bench.judges.vlm.local import Local
 
         if config.transport == "auto":
-            order.progress.note(f"{unusable_vllm()}; until then {described.name} runs through transformers, slower")
+            order.progress.note(
+                f"{unusable_vllm(on_gpu)}; until then {described.name} runs through transformers, slower"
+            )
         batch_size = 1 if device == "cpu" else 8  # on a CPU batches are not faster, and batch size 1 is exact
         processor_kwargs = described.mm_processor_kwargs or {}
         longest = described.context  # as of vLLM, whose `max_model_len` grows up to it (`_needs`)
@@ -277,7 +281,7 @@ def open_judge(order: JudgeOrder, judge_devices: Sequence[JudgeDevice]) -> Itera
             engine = _engine(weights, spec, group, needs, share, attention)
             of_group = log.with_name(f"{log.stem}-{i}{log.suffix}") if i else log
             start_s, restarts = config.start_timeout_s or start_timeout_s(weights), config.max_restarts
-            if transport_of(config) == "embedded":
+            if resolved == "embedded":
                 parts = engine, prepared, start_s, config.request_timeout_s
                 members.append(Embedded(of_group, *parts, max_restarts=restarts))
             else:

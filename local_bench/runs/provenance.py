@@ -64,7 +64,7 @@ def _judge(run: RunDir, config: JudgeConfig, judge_devices: Sequence[JudgeDevice
         "rubrics": {name: {"version": rubrics[name].version, "sha256": rubrics[name].sha256} for name in used},
         "server": "external" if config.base_url else "managed",
         "served": dict(spec.served) or None,
-        "transport": transport_of(config),
+        "transport": transport_of(config, judge_devices[0].on_gpu),
         "numerics": numerics_of(config, judge_devices),
         "reproducible": repeats.get("reproducible"),
         "note": _repeatability(repeats),

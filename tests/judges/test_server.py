@@ -26,7 +26,7 @@ def managed(tmp_path, **more):
 
 
 def test_a_port_in_use_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(vllm_process, "unusable_vllm", lambda: None)
+    monkeypatch.setattr(vllm_process, "unusable_vllm", lambda _: None)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -128,7 +128,7 @@ def test_the_server_is_bound_to_the_loopback_and_its_key_is_not_on_the_command_l
         raise Started
 
     monkeypatch.setattr(Child, "start", start)
-    monkeypatch.setattr(vllm_process, "unusable_vllm", lambda: None)
+    monkeypatch.setattr(vllm_process, "unusable_vllm", lambda _: None)
     servers = [managed(tmp_path) for _ in range(2)]
     for server in servers:
         with pytest.raises(Started), server:

@@ -127,7 +127,7 @@ class ManagedServer(Child):
     api_key: SecretStr | None = field(default=None, init=False)
 
     def launch(self) -> None:
-        require_vllm()
+        require_vllm(self.engine.gpu is not None)
         port = claim_port(self.port)
         key = secrets.token_urlsafe(24)
         self.api_key = SecretStr(key)

@@ -81,7 +81,7 @@ class Embedded(Child):
             raise Unreachable("it has ended") from e
 
     def launch(self) -> None:
-        require_vllm()
+        require_vllm(self.engine.gpu is not None)
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "local_bench.judges.vlm.engine", str(theirs.fileno())]

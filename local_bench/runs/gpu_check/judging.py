@@ -30,7 +30,7 @@ def check_judge(transport: str, session: Session) -> CheckPassed:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise CheckSkipped(f"{' and '.join(missing)} not installed")
-    if transport != "local" and (fault := unusable_vllm()):
+    if transport != "local" and (fault := unusable_vllm(session.on_gpu)):
         raise CheckSkipped(fault)
     protocol: Protocol = "logit" if transport == "local" else "json"
     pending, images = questions()
