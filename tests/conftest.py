@@ -4,6 +4,7 @@ import gc
 import os
 
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = "-1"  # `doctor --gpu` tests a GPU
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import multiprocessing

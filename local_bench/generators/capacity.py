@@ -38,9 +38,11 @@ class Driver:
 
 
 def driver() -> Driver | None:
-    """The NVIDIA driver of this machine with its GPUs; None if there is no driver or no GPU."""
+    """The NVIDIA driver of this machine with its GPUs; None if there is no driver or no GPU, or the GPUs are hidden."""
     import pynvml
 
+    if _hidden():
+        return None
     with suppress(pynvml.NVMLError):
         pynvml.nvmlInit()
         try:
@@ -52,8 +54,15 @@ def driver() -> Driver | None:
     return None
 
 
+def _hidden() -> bool:
+    """Whether the user hides the GPUs, as the tests do; schedulers set other values."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"
+
+
 def may_have_gpu() -> bool:
     """False if torch cannot have a CUDA device: NVML reports no GPU and there is no CUDA driver library."""
+    if _hidden():
+        return False
     if driver() is not None:
         return True
     try:

@@ -23,6 +23,7 @@ def nvml(monkeypatch):
     """A machine with one A6000 whose driver's version is given."""
 
     def have(version, for_cpu=False):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         answers = {"Init": None, "Shutdown": None, "DeviceGetCount": 1, "DeviceGetHandleByIndex": 0}
         answers |= {"DeviceGetName": "NVIDIA RTX A6000", "SystemGetDriverVersion": version}
         for name, answer in answers.items():
@@ -42,10 +43,13 @@ def test_an_old_driver_does_not_select_the_cpu_silently(nvml, wanted):
     assert choose_device("cpu") == torch.device("cpu")
 
 
-def test_a_hidden_gpu_has_its_own_message_and_a_cpu_build_selects_the_cpu(nvml):
+def test_a_hidden_gpu_has_its_own_message_and_a_cpu_build_selects_the_cpu(nvml, monkeypatch):
     nvml("580.95.05")
     with pytest.raises(ConfigError, match="CUDA_VISIBLE_DEVICES"):
         choose_device("auto")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")  # not by accident
+    assert (choose_device("auto"), capacity.may_have_gpu()) == (torch.device("cpu"), False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     nvml("580.95.05", for_cpu=True)
     assert choose_device("auto") == torch.device("cpu")
 
@@ -55,7 +59,8 @@ def test_torch_does_not_warn_about_an_old_driver(tmp_path):
     cuda_library(tmp_path / "lib", 12020)
     code = "from local_bench.core.environment import isolate; isolate()\n"
     code += "from local_bench.generators.numerics import choose_device; print(choose_device('auto'))"
-    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "lib")}
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    env |= {"LD_LIBRARY_PATH": str(tmp_path / "lib")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "cpu\n", "")
 
@@ -95,6 +100,7 @@ def test_a_gpu_is_possible_with_nvml_or_a_cuda_library(monkeypatch, visible, lib
         if not library:
             raise OSError(name)
 
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(capacity, "driver", lambda: capacity.Driver("580.1", ("NVIDIA H100",)) if visible else None)
     monkeypatch.setattr(ctypes, "CDLL", load)
     assert capacity.may_have_gpu() is expected

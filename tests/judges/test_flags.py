@@ -26,6 +26,11 @@ from local_bench.runs.config import JudgeConfig
 from local_bench.runs.judge_factory import transport_of
 
 
+@pytest.fixture(autouse=True)
+def visible_gpus(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
 @pytest.fixture
 def cpu(tmp_path):
     return Engine(tmp_path, "float32", 8192, 4)
@@ -134,7 +139,6 @@ def test_compiled_code_is_not_chosen_by_timing(cpu, gpu, monkeypatch):
     ],
 )
 def test_a_child_sees_its_own_gpus_only(cpu, gpu, monkeypatch, visible, first, n, mine):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert environment(replace(gpu, gpu=first, gpus=n))["CUDA_VISIBLE_DEVICES"] == mine
