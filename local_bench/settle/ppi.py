@@ -30,7 +30,7 @@ from local_bench.settle.intervals import LEVEL, Floats, by_content, exact_dot, k
 Over = Literal["these orders", "orders like these"]
 """Estimand: the annotations of all images of this run, or of the population of such tasks."""
 TOO_FEW = "fewer than three of the sampled images have annotations"
-TOO_FEW_TASKS = "fewer than two tasks"
+TOO_FEW_TASKS = "fewer than two orders"
 FLOOR = 0.05
 """Smallest assumed variance of an annotation: that of a judge that is right 19 times in 20."""
 GUESS = 0.25

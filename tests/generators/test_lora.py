@@ -241,7 +241,7 @@ def test_a_judge_reads_no_parts(monkeypatch):
     judge = card("mini-judge", "judge")
     monkeypatch.setattr(plan, "card", lambda *_: judge.model_copy(update={"parts": {"adapter": judge.source}}))
     with pytest.raises(ConfigError, match="mini-judge: a judge reads no parts: merge an adapter into its weights"):
-        plan._check_judge(JudgeConfig(card="mini-judge"), files=False)
+        plan.judge_card(JudgeConfig(card="mini-judge"))
 
 
 def test_a_unet_takes_the_layouts_of_its_pipeline(tmp_path):

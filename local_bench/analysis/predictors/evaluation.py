@@ -84,7 +84,9 @@ def report(
         lines = [other.by_work_id.get(key) for key in keys]
         predicted = [None if line is None or line.used_in_training else line.probability for line in lines]
         if n_used := sum(line is not None and line.used_in_training for line in lines):
-            notes.append(f"{count(n_used, 'predictions are')} left out: of tasks that trained {other.name!r}")
+            notes.append(
+                f"{count(n_used, f'predictions of {other.name!r} are left out, because their tasks')} trained it"
+            )
         by_name[other.name] = np.array([np.nan if p is None else p for p in predicted], dtype=np.float64)
         if np.isnan(by_name[other.name]).all():
             raise UserError(f"the predictions of {other.name!r} have none of the evaluated images: make them again")
