@@ -13,7 +13,15 @@ from typing import Any
 import torch
 
 from local_bench.core.environment import collect, quiet_libraries
-from local_bench.core.errors import ConfigError, LedgerError, LocalBenchError, PartFailed, WeightsError, is_failure
+from local_bench.core.errors import (
+    ConfigError,
+    LedgerError,
+    LocalBenchError,
+    PartFailed,
+    WeightsError,
+    count,
+    is_failure,
+)
 from local_bench.core.types import TimeCharged, full_identity
 from local_bench.generators.capacity import device_memory_gb, free_memory_gb, host_memory_gb
 from local_bench.generators.memory import OFFLOADABLE, OTHERS_GB
@@ -147,8 +155,7 @@ def _generate(run: RunDir, model: ModelPlan, executor: Executor, progress: Progr
     faulty = run.image_store.faulty((row.image for row in rows if row.image), run.config.engine.io_workers)
     if faulty:
         first = min(faulty.values())
-        them = "image is" if len(faulty) == 1 else "images are"
-        progress.note(f"{model.label}: {len(faulty):,} {them} generated again ({first.sentence})")
+        progress.note(f"{model.label}: {count(len(faulty), 'images are')} generated again ({first.sentence})")
     jobs = sorted((row for row in rows if row.image is None or row.image in faulty), key=lambda row: row.work_id)
     if jobs:
         known_sizes, placement = (
