@@ -101,7 +101,6 @@ for section in SECTIONS.values():
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command line and return its exit status; errors are printed to stderr as one sentence."""
-    isolate()
     with interruptible(restore=arguments is not None):
         return _run(arguments)
 
@@ -110,6 +109,7 @@ def _run(arguments: list[str] | None) -> int:
     printable_streams()
     words = sys.argv[1:] if arguments is None else arguments
     try:
+        isolate()
         if (with_nul := next((word for word in words if "\0" in word), None)) is not None:
             raise UserError(f"the argument {with_nul!r} contains NUL, which no path or name has: remove it")
         status = cli.main(words, prog_name="local-bench", standalone_mode=False)

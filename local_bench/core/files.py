@@ -266,13 +266,17 @@ def runs_dir() -> Path:
 
 
 def cache_dir() -> Path:
-    """The user's cache (`LOCAL_BENCH_CACHE`, else the platform's): small models built here, weights digests."""
+    """The user's cache (`LOCAL_BENCH_CACHE`, else the platform's): small models built here, weights digests. UserError
+    for a user without a home directory."""
     chosen = os.environ.get("LOCAL_BENCH_CACHE")
     if chosen:
         return Path(chosen)
     import platformdirs
 
-    return Path(platformdirs.user_cache_dir("local-bench"))
+    try:
+        return Path(platformdirs.user_cache_dir("local-bench"))
+    except RuntimeError:
+        raise UserError("this user has no home directory for the cache: set HOME or LOCAL_BENCH_CACHE") from None
 
 
 _OF_RUST = re.compile(r"\(os error (\d{1,4})\)")

@@ -1,6 +1,7 @@
 """The command line: its commands, exit statuses, examples, suggestions, shortcuts, lists, completion, what-if."""
 
 import json
+import os
 import re
 import shlex
 import shutil
@@ -492,3 +493,13 @@ def test_what_an_interrupted_command_says_about_the_next(arguments, continued, e
     assert main(arguments.replace("RUN", str(earlier_run)).split()) == 130
     expected = "; run the same command again to continue" if continued else ""
     assert capsys.readouterr().err.strip() == f"local-bench: interrupted{expected}"
+
+
+def test_a_user_without_a_home_directory_is_told_what_to_set(cli, monkeypatch):
+    """As in a container that is started with `--user` and an empty environment."""
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    for name in ("LOCAL_BENCH_CACHE", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    ended = cli("models", "list")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr == "local-bench: this user has no home directory for the cache: set HOME or LOCAL_BENCH_CACHE\n"
