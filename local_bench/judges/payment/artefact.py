@@ -22,7 +22,7 @@ from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict
 from local_bench.judges.payment.data import CONCEPTS, CheckedCard, Example, Load, PaymentConfig
 from local_bench.judges.payment.inputs import CAPTIONS, Encoder, TooLong
-from local_bench.judges.payment.network import PaymentNetwork, device_of, load_network, load_processor
+from local_bench.judges.payment.network import PaymentNetwork, load_network, load_processor, set_up_device
 from local_bench.models.manifest import file_digests, file_sha256
 from local_bench.models.tensors import load_tensors
 from local_bench.models.weights import resolve, weights_digest
@@ -196,7 +196,7 @@ def load(artefact: Path, *, device: str = "auto") -> PaymentModel:
     card = load_card(artefact)
     folder = resolve(card.config.judge)
     check(card, base_of(card.config.card, folder))
-    torch_device = device_of(device)
+    torch_device = set_up_device(device)
     network = load_network(folder, card.config, len(card.measured_names), torch_device, card.precision)
     try:
         network.load_trained(load_tensors(artefact / ADAPTERS) | load_tensors(artefact / HEADS))

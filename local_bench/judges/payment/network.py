@@ -43,9 +43,13 @@ TARGETS = {
 _OFFLINE = {"local_files_only": True, "trust_remote_code": False}
 
 
-def device_of(name: str = "auto") -> torch.device:
-    """`auto`: the first CUDA GPU, or the CPU."""
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+def set_up_device(name: str = "auto") -> torch.device:
+    """`auto`: the first CUDA GPU, or the CPU. On a CPU this process then computes in one thread: with several, sums
+    depend on their number, and small models wait for busy cores."""
+    device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    return device
 
 
 def precision_of(config: PaymentConfig, device: torch.device) -> str:

@@ -40,10 +40,10 @@ from local_bench.judges.payment.network import (
     PaymentNetwork,
     checkpoint_gradients,
     concept_loss,
-    device_of,
     load_network,
     load_processor,
     precision_of,
+    set_up_device,
 )
 from local_bench.models.tensors import load_tensors, open_tensors
 from local_bench.models.weights import resolve
@@ -171,7 +171,7 @@ def train(
     """
     from accelerate import Accelerator
 
-    torch_device = device_of(device)
+    torch_device = set_up_device(device)
     if config.judge.parameters_b >= REAL_SIZE_B and not (torch_device.type == "cuda" and torch.cuda.device_count()):
         raise ConfigError(
             f"{config.judge.name} has {config.judge.parameters_b:g} billion parameters, and this machine has no CUDA "
@@ -200,19 +200,13 @@ def train(
             raise UserError(f"{out} has a payment model with other settings, data or weights: give a new folder")
         remove_checkpoints(out / CHECKPOINTS)
         return card
-    threads = torch.get_num_threads()
-    try:
-        if torch_device.type == "cpu":
-            torch.set_num_threads(1)  # with several, sums depend on their number
-        precision = precision_of(config, torch_device)
-        mixed = "bf16" if precision == "bfloat16" and torch_device.type == "cuda" else "no"
-        accelerator = Accelerator(mixed_precision=mixed, cpu=torch_device.type == "cpu")
-        seed = seed_at(config.seed, "weights")
-        network = load_network(folder, config, len(data.measured_names), accelerator.device, precision, seed)
-        encoder = Encoder(load_processor(folder), config, images)
-        return _Trainer(data, config, base, out, precision, accelerator, network, encoder, report, after_step).run()
-    finally:
-        torch.set_num_threads(threads)
+    precision = precision_of(config, torch_device)
+    mixed = "bf16" if precision == "bfloat16" and torch_device.type == "cuda" else "no"
+    accelerator = Accelerator(mixed_precision=mixed, cpu=torch_device.type == "cpu")
+    seed = seed_at(config.seed, "weights")
+    network = load_network(folder, config, len(data.measured_names), accelerator.device, precision, seed)
+    encoder = Encoder(load_processor(folder), config, images)
+    return _Trainer(data, config, base, out, precision, accelerator, network, encoder, report, after_step).run()
 
 
 @dataclass

@@ -154,6 +154,22 @@ def test_a_reloaded_model_predicts_the_same_without_labels_and_a_missing_image_i
     assert (item.log_odds, item.unscored) == (None, "x.png does not exist: restore it")
 
 
+def test_a_prediction_is_computed_in_one_thread_as_the_training(trained: tuple[Path, Card]) -> None:
+    """With several, sums depend on their number, and small models wait for busy cores."""
+    before, threads = torch.get_num_threads(), list[int]()
+
+    def load(sha: str) -> Image.Image:
+        threads.append(torch.get_num_threads())
+        return tiny.load(sha)
+
+    torch.set_num_threads(3)
+    try:
+        assert len(list(artefact.load(trained[0], device="cpu").predict(tiny.data().of("test")[:2], load))) == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(threads) == {1}
+
+
 @pytest.mark.parametrize("name", ["adapters.safetensors", "heads.safetensors", "card.json"])
 def test_a_changed_byte_is_refused(trained: tuple[Path, Card], tmp_path: Path, name: str) -> None:
     shutil.copytree(trained[0], tmp_path, dirs_exist_ok=True)
