@@ -60,7 +60,7 @@ def budget(
     nodes: int,
 ) -> dict[str, Any]:
     """`models` are the plan's entries, of which those without images are not loaded; `questions` are the number of
-    questions per judge and, by judge, the tokens of their images. None for unknown values.
+    questions per judge, without which none starts, and, by judge, the tokens of their images. None for unknown values.
 
     All nodes load all weights and all GPUs compile for all batch sizes; generation, metrics and judging are divided
     among all GPUs. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the ranges, `_high` at the high
@@ -73,7 +73,7 @@ def budget(
     is_known = None not in denoising and gpu is not None
     n_gpus, (n, by_judge) = gpus_per_node * nodes, questions
     judging = [_judge_s(judge, n, tokens, gpu) for judge, tokens in zip(config.judges, by_judge, strict=True)]
-    started = [card(judge.card, "judge") for judge in config.judges if judge.base_url is None]
+    started = [card(judge.card, "judge") for judge in config.judges if judge.base_url is None and n]
     weights_gb = [2 * judge.parameters_b if judge.parameters_b else judge.vram_gb for judge in started]
     starts = [JUDGE_START_S + gb / READ_GB_PER_S for gb in weights_gb]
     judge_s = None if None in judging else sum(s for s in judging if s is not None)

@@ -109,6 +109,19 @@ def test_imported_images_take_no_gpu(tmp_path):
     assert (m["load"], m["n_images"], m["cost_usd"]) == ("imported", 0, 0.0)
 
 
+def test_neither_models_nor_judges_are_loaded_for_tasks_without_their_images(tmp_path):
+    path = layouts.hype(tmp_path)
+    sections = {"suite": {"name": "hype-edit-1", "path": str(path)}, "judge": {"card": "tiny-qwen3-vl"}}
+    sections |= {"panel": [{"card": "mini-judge"}]}
+    before, _ = planned({"card": "flux1-kontext-dev", "load": "random"}, "h100", **sections)
+    assert before["budget"]["judge_start_s"] > 2 * 120
+    for image in [file for file in path.parent.rglob("*") if file.suffix in (".png", ".webp", ".jpg")]:
+        image.unlink()
+    after, m = planned({"card": "flux1-kontext-dev", "load": "random"}, "h100", **sections)
+    assert (m["n_images"], after["judge"]["n_questions"]) == (0, 0)
+    assert (after["budget"]["load_s"], after["budget"]["judge_start_s"], after["budget"]["wall_hours"]) == (0, 0, 0)
+
+
 def test_questions_are_counted_for_the_images_that_are_planned(tmp_path):
     sections = {"suite": {"name": "idea-bench", "path": str(layouts.idea(tmp_path))}}
     sections |= {"judge": {"card": "tiny-qwen3-vl"}, "engine": {"device": "cpu"}}
