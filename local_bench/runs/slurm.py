@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import Field
 
 from local_bench.core.errors import ConfigError, LocalBenchError
-from local_bench.core.files import CONFIG_DIRS, config_files, is_safe_id, write_new
+from local_bench.core.files import CONFIG_DIRS, config_files, is_safe_id, write_atomic
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.runs.config import RunConfig
 
@@ -168,7 +168,7 @@ def _head(
 
 def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:
     """Write the scripts into the run directory, in the order in which they run. ConfigError for settings that cannot be
-    in a script, UserError if there are other scripts."""
+    in a script."""
     if not is_safe_id(config.name):
         raise ConfigError(f"name: {config.name!r} cannot name a job: use at most 128 letters, digits, '.', '_' and '-'")
     for path in (job.config.resolve(), job.run_dir.resolve()):
@@ -185,7 +185,7 @@ def write_scripts(config: RunConfig, job: SlurmJob) -> list[Path]:
     else:
         scripts = {SHARDS: shards_script(job, name, settings), MERGE: merge_script(job, name, settings)}
     for file, text in scripts.items():
-        write_new(job.run_dir / file, text.encode(), "scripts")
+        write_atomic(job.run_dir / file, text.encode())
     return [job.run_dir / file for file in scripts]
 
 

@@ -278,21 +278,6 @@ def test_the_printed_commands_submit_scripts_in_any_folder(folder, slurm, capsys
     assert (folder / "submitted").read_text() == f"a 'b' $c/{RAY}\n"
 
 
-def test_a_script_that_was_edited_is_not_replaced_and_can_be_submitted_again(folder, slurm, capsys):
-    slurm("24.05")
-    for extra, name in ([], SHARDS), ([], MERGE), (["--ray"], RAY):
-        assert slurm_command("--nodes", "1", *extra) == 0
-        assert slurm_command("--nodes", "1", *extra) == 0
-        script = folder / "out" / name
-        script.write_text(written := script.read_text() + "# edited\n")
-        capsys.readouterr()
-        assert slurm_command("--nodes", "1", *extra, "--submit") == 2
-        assert f"out/{name} exists and its content differs from these scripts" in capsys.readouterr().err
-        assert script.read_text() == written
-        script.unlink()
-    assert not (folder / "jobs.json").exists()
-
-
 def test_a_script_finds_the_folders_of_config_dir(folder, monkeypatch):
     """Also one that is submitted again by hand."""
     monkeypatch.setenv("LOCAL_BENCH_CONFIG_DIRS", "")  # to which the option adds
