@@ -10,8 +10,8 @@ ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 
 
 def chromium_path() -> Path:
-    """A skip where there is none. Playwright is not asked: a bare Debian has no libatomic, and its driver then does not
-    start."""
+    """A skip where there is none. Playwright would start its own driver to find one, and that needs libatomic, which a
+    bare Debian does not have."""
     if path := shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome"):
         return Path(path)
     folder = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH", Path.home() / ".cache/ms-playwright"))

@@ -153,15 +153,9 @@ def serve(
 @JSON
 def status(run_dir: Path, as_json: bool) -> int:
     """Show coverage, agreement, pace and adjudication of RUN's annotation."""
-    from local_bench.annotation.database import FILE
     from local_bench.annotation.exchange import stored_sessions
     from local_bench.annotation.summary import summary
-    from local_bench.runs.rundir import read_run_config
 
-    if not (run_dir / FILE).exists():
-        read_run_config(run_dir)  # an error if it is no run directory
-        none = f"this run has no annotations; `local-bench annotate {quoted(run_dir)}` begins"
-        return show_result({"run_dir": str(run_dir), "protocols": []}, none, as_json)
     with _database(run_dir) as database:
         summaries = [summary(session) for session in stored_sessions(database)]
     data = {"run_dir": str(run_dir), "protocols": [asdict(numbers) for numbers in summaries]}

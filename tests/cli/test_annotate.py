@@ -417,13 +417,8 @@ def test_wrong_input_is_an_error(shop, capsys, options, sentence):
 
 
 def test_commands_before_anyone_has_annotated(shop, tmp_path, capsys):
-    for command in (("ranking", shop.path), ("export", shop.path, "--out", tmp_path / "x.csv")):
+    for command in (("status", shop.path), ("ranking", shop.path), ("export", shop.path, "--out", tmp_path / "x.csv")):
         assert "this run has no annotations" in run(capsys, "annotate", *command, status=1)
-    assert f"this run has no annotations; `local-bench annotate {shop.path}` begins" in run(
-        capsys, "annotate", "status", shop.path
-    )
-    assert run(capsys, "annotate", "status", shop.path, "--json") == {"run_dir": str(shop.path), "protocols": []}
-    assert "is not a run directory" in run(capsys, "annotate", "status", tmp_path / "wrong", status=2)
     assert not (shop.path / FILE).exists()
 
 

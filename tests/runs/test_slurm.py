@@ -29,10 +29,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def program(folder, name, text, interpreter="/bin/bash"):
+def program(folder, name, text):
     path = folder / "bin" / name
     path.parent.mkdir(exist_ok=True)
-    path.write_text(f"#!{interpreter}\n{text}\n")
+    path.write_text(f"#!/bin/bash\n{text}\n")
     path.chmod(0o755)
 
 
@@ -184,10 +184,14 @@ def slurm(folder, monkeypatch):
 
     def slurm_of(version, tres=None, does=""):
         for name in ("sbatch", "srun", "scontrol"):
-            program(folder, name, Path(slurm_stand_ins.__file__).read_text(), sys.executable)
+            (folder / "bin" / "of-python").mkdir(parents=True, exist_ok=True)
+            script = shutil.copy(slurm_stand_ins.__file__, folder / "bin" / "of-python" / name)
+            program(
+                folder, name, f'exec "{sys.executable}" "{script}" "$@"'
+            )  # no first line can name a path with spaces
         program(
             folder, "local-bench",
-            f"{sys.executable} -c 'import json, os, sys\n"
+            f"'{sys.executable}' -c 'import json, os, sys\n"
             f'with open("{folder}/calls", "a") as file:\n'
             '    print(json.dumps([os.environ.get("STEP_CPUS"), *sys.argv[1:]]), file=file)'
             f"' \"$@\"\n{does}",
