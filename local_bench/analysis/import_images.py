@@ -12,6 +12,7 @@ from local_bench.analysis.official import format_of, image_results, suite_of_lay
 from local_bench.core.errors import ResultFileError, UserError
 from local_bench.core.files import is_safe_id, write_new
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.base import ImageKey
 from local_bench.suites.registry import suite
 
 
@@ -76,11 +77,15 @@ def write_labels(run: RunDir, name: str, files: Sequence[Path], rater: str, out:
     rows = image_results(run)
     keys = {(row.model, row.task.task_id, row.deliverable, row.attempt) for row in rows}
     lines, n_skipped = [], 0
+    seen = set[ImageKey]()
     for key, scores in suite(run.config.suite.name).read_annotations(files, rows):
+        model, task, deliverable, attempt = key
+        what = f"image {deliverable} of {task!r}, attempt {attempt}, by {model!r}"
         if key not in keys:
-            model, task, deliverable, attempt = key
-            what = f"image {deliverable} of {task!r}, attempt {attempt}, by {model!r}"
             raise ResultFileError(f"{', '.join(map(str, files))}: the run has no {what}: remove it")
+        if key in seen:
+            raise ResultFileError(f"{', '.join(map(str, files))}: {what} is in two of the files: keep one")
+        seen.add(key)
         if scores is None:
             n_skipped += 1
             continue

@@ -1,6 +1,7 @@
 """Files of others in a benchmark's layout are imported: images as a model's, results as labels."""
 
 import json
+import shutil
 
 import pytest
 
@@ -117,3 +118,76 @@ def test_what_does_not_belong_is_refused(exported, tmp_path, capsys):
     for arguments, message in wrong:
         assert main(["import", *map(str, arguments)]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_labels_are_of_one_model_of_the_run_and_given_once(exported, tmp_path, capsys):
+    """A model in two files, and in the two layouts that name it by a file, a file with another name."""
+    name, _, run_dir, _, files = exported
+    copy, labels = tmp_path / "copy" / files[0].parent.name / files[0].name, tmp_path / "labels.jsonl"
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(files[0].read_bytes())
+    options = ["--run", str(run_dir), "--labels", str(labels)]
+    for twice in (copy, files[0]):
+        assert main(["import", name, str(files[0]), str(twice), *options]) == 2
+        found = capsys.readouterr().err
+        assert any(text in found for text in ("is in two of the files: keep one", "duplicate", "is judged in"))
+        assert not labels.exists()
+    if name in ("ice-bench", "idea-bench"):
+        other = tmp_path / "other" / f"gemini_results{copy.suffix}"
+        other.parent.mkdir()
+        other.write_bytes(copy.read_bytes())
+        assert main(["import", name, str(other), *options]) == 2
+        wrong = "'other': name the file's folder" if name == "ice-bench" else "'gemini_results': name the file"
+        assert f"the run has no model {wrong} after its model" in capsys.readouterr().err
+        assert not labels.exists()
+
+
+def test_an_ice_bench_file_is_of_the_runs_own_tasks(exported, tmp_path, capsys, monkeypatch):
+    """`vllmqa` null is no label; a bare file name in the model's folder is enough."""
+    name, _, run_dir, _, _ = exported
+    if name != "ice-bench":
+        pytest.skip("other layouts have no task names with their results")
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    monkeypatch.chdir(theirs)
+    rows = [
+        ("i2", "Color Editing", {"vllmqa": 1}),
+        ("i3", "Local Subject Removal", {"vllmqa": None}),
+        ("i1", "Text2Image", {}),
+    ]
+
+    def labels(rows):
+        text = "".join(f"{item}#;#{task}#;#{json.dumps(metrics)}\n" for item, task, metrics in rows)
+        (theirs / "eval_result.txt").write_text(text)
+        return main(["import", name, "eval_result.txt", "--run", str(run_dir), "--labels", "labels.jsonl", "--json"])
+
+    assert labels(rows) == 0
+    output = json.loads(capsys.readouterr().out)
+    assert (output["n"], output["n_without_verdict"]) == (1, 1)
+    (line,) = map(json.loads, (theirs / "labels.jsonl").read_text().splitlines())
+    assert (line["task_id"], line["vllmqa"]) == ("i2", 1)
+    assert labels([("i2", "Inpainting", {"vllmqa": 1})]) == 2
+    assert "'i2' is of Inpainting, but in the run of Color Editing" in capsys.readouterr().err
+
+
+def test_ice_bench_images_are_found_from_any_folder_that_has_them(exported, tmp_path, capsys, monkeypatch):
+    """The paths in gen_info.json start at the folder that has `results`."""
+    name, _, _, out, _ = exported
+    if name != "ice-bench":
+        pytest.skip("other layouts have no paths in a file")
+    files = {}
+    for folder in ("", "results", "results/theirs"):
+        copy = shutil.copytree(out, tmp_path / (folder or "top").replace("/", "_")) / folder
+        monkeypatch.chdir(copy)
+        assert main(["import", name, ".", "--json"]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["manifests"]
+        assert found["method"] == "theirs"
+        lines = map(json.loads, (copy / "theirs.manifest.jsonl").read_text().splitlines())
+        files[folder] = {line["task_id"]: (copy / line["file"]).read_bytes() for line in lines}
+    assert len(files[""]) > 2
+    assert files[""] == files["results"] == files["results/theirs"]
+    monkeypatch.chdir(tmp_path / "results_theirs/results/theirs/images")
+    (tmp_path / "results_theirs/results/theirs/images/gen_info.json").write_text('{"i1": "labels.txt"}')
+    (tmp_path / "results_theirs/results/theirs/labels.txt").write_text("outside of the folder")
+    assert main(["import", name, "."]) == 2
+    assert "labels.txt does not exist" in capsys.readouterr().err

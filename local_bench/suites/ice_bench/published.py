@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 
+from local_bench.core.errors import count
 from local_bench.core.table import Column, table_of
 from local_bench.core.types import Score, Task
 from local_bench.settle.intervals import stratified_interval
@@ -144,7 +145,6 @@ def _notes(tasks: dict[str, _Task], absent: Sequence[str]) -> list[str]:
         if task.lacking
     ]
     if some := sum(task.n_unscored for task in tasks.values()):
-        notes.append(
-            f"{some} metric values are missing: means are over the others, the bounds assume the worst and the best"
-        )
+        them = count(some, "metric values are")
+        notes.append(f"{them} missing: means are over the others, the bounds assume the worst and the best")
     return notes

@@ -100,15 +100,15 @@ def find_images(folder: Path) -> Iterator[ImageFile]:
             where = f"{info}, line {line_of(text, [item])}"
             if not isinstance(relative, str) or not is_safe_id(item):
                 raise UserError(f"{where}: expected an item's id and the path of its image: correct the line")
-            ups = [up for up in (info.parent, *info.parents[1:4]) if up.is_relative_to(folder)]
+            method, top = info.absolute().parent, folder.resolve()
             try:
-                paths = [safe_join(up, relative) for up in ups]
+                paths = [safe_join(up, relative) for up in (method, *method.parents[:3])]
             except UserError as e:
                 raise UserError(f"{where}: {e}") from None
-            file = next((path for path in paths if path.is_file()), None)
+            file = next((path for path in paths if path.is_relative_to(top) and path.is_file()), None)
             if file is None:
                 raise UserError(f"{where}: {relative} does not exist: add the file or remove the line")
-            yield info.parent.name, item, 1, 1, folder / file.relative_to(folder.resolve())
+            yield method.name, item, 1, 1, folder / file.relative_to(top)
 
 
 def results_by_model(results: RunResults) -> dict[str, list[Item]]:

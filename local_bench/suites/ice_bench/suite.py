@@ -16,6 +16,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
+from local_bench.core.errors import ResultFileError
 from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.suites.base import ImageKey, QuestionKey, Suite
@@ -157,11 +158,18 @@ class IceBench(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        known = {image.task.task_id for image in images}
+        known = {image.task.task_id: image.task.category for image in images}
         for file in files:  # one per model: NAME/eval_result.txt
-            for item in official.read_eval_result(file):
-                if VLLM_QA in item.metrics or item.item_id not in known:
-                    yield (file.parent.name, item.item_id, 1, 1), {VLLM_QA: item.metrics.get(VLLM_QA)}
+            items, model = official.read_eval_result(file), file.absolute().parent.name
+            if model not in {image.model for image in images}:
+                raise ResultFileError(f"{file}: the run has no model {model!r}: name the file's folder after its model")
+            for item in items:
+                task, value = known.get(item.item_id), item.metrics.get(VLLM_QA)
+                if task not in (item.task, None):
+                    what = f"{item.item_id!r} is of {item.task}, but in the run of {task}"
+                    raise ResultFileError(f"{file}: {what}: give the results of the run's own tasks")
+                if VLLM_QA in item.metrics or task is None:
+                    yield (model, item.item_id, 1, 1), None if value is None else {VLLM_QA: value}
 
 
 def _given(task: Task, mask_apart: bool) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ scores; a case that the model does not support has no rows, and in an annotator'
 
 import csv
 import io
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ HEADER = (
 SCORES = {"0": 0, "1": 1, "0.0": 0, "1.0": 1}
 NONE = {"", "None", "null", "nan"}
 MAX_FIELD = 1_000_000
+_UID = re.compile(r"[0-9]{4}")
 
 CATEGORY_OF = {
     **dict.fromkeys(("0024", "0026", "0028"), "T2I"),
@@ -107,7 +109,7 @@ def _row(fields: list[str], columns: dict[str, int], where: str) -> Row:
     def field(name: str) -> str:
         return unguarded(fields[columns[name]].strip())
 
-    question = field("question_id")
+    question = field("question_id").removesuffix(".0")
     if question not in map(str, range(1, QUESTIONS + 1)):
         raise ResultFileError(f"{where}: question_id must be 1 to {QUESTIONS}, not {short(question)}")
     scores = []
@@ -116,15 +118,15 @@ def _row(fields: list[str], columns: dict[str, int], where: str) -> Row:
         if score not in SCORES and score not in NONE:
             raise ResultFileError(f"{where}: score_{k} must be 0, 1 or empty, not {short(score)}")
         scores.append(SCORES.get(score))
+    uids = []
     for name in ("task_id", "case_id"):
-        if not field(name):
+        if not (text := field(name)):
             raise ResultFileError(f"{where}: {name} is empty: give the case's value")
-    return Row(_uid(field("task_id")), field("task_name"), _uid(field("case_id")), int(question), tuple(scores))
-
-
-def _uid(text: str) -> str:
-    """Four digits; spreadsheets remove leading zeros."""
-    return text.zfill(4) if text.isdigit() else text
+        uid = text.removesuffix(".0").zfill(4)  # spreadsheets remove leading zeros, pandas may write 24.0
+        if not _UID.fullmatch(uid):
+            raise ResultFileError(f"{where}: {name} must have four digits, as in meta.json, not {short(text)}")
+        uids.append(uid)
+    return Row(uids[0], field("task_name"), uids[1], int(question), tuple(scores))
 
 
 RUBRIC = "idea_question"

@@ -193,8 +193,10 @@ class IdeaBench(Suite):
         """One annotation per case, on its first image; each file has one model's results: NAME.csv."""
         cases = {(image.task.own["uid"], image.task.own["case_id"]): image.task.task_id for image in images}
         for file in files:
-            scores: dict[str, dict[str, float]] = {}
-            for row in official.read_results(file):
+            rows, scores = official.read_results(file), dict[str, dict[str, float]]()
+            if file.stem not in {image.model for image in images}:
+                raise ResultFileError(f"{file}: the run has no model {file.stem!r}: name the file after its model")
+            for row in rows:
                 task = cases.get((row.task_id, row.case_id))
                 if task is None:
                     raise ResultFileError(

@@ -79,6 +79,9 @@ def test_open_values_are_bounded_by_the_metric_s_range_and_a_task_without_any_is
     assert result["tasks_high"]["Inpainting"] == pytest.approx(full + 0.1 * 0.05 / 2, abs=EXACT)
     assert result["n_unscored"] == {"Inpainting": 2}
     assert "2 metric values are missing" in stderr
+    lacks |= {"l1_raw": 0.1}
+    stderr = score("ice-bench", write(tmp_path, [("Inpainting", EDIT), ("Inpainting", lacks)]))[2]
+    assert "1 metric value is missing" in stderr
     items = [("Text2Image", TEXT), ("Color Editing", TEXT | {"clip_src": 0.9, "l1_raw": 0.1})]
     _, result, stderr = score("ice-bench", write(tmp_path, items))
     assert (result["tasks"]["Color Editing"], result["unscored_tasks"]) == (None, ["Color Editing"])

@@ -157,6 +157,7 @@ def test_a_complete_file_of_306_rows_has_no_messages_and_empty_rows_are_skipped(
         lambda text: text.replace(",", "\t"),
         lambda text: text.replace("\n", ",,\n"),
         lambda text: text.replace("task_id", " task_id "),
+        lambda text: text.replace("0024,0001,6", "24.0,1.0,6.0"),
     ],
 )
 def test_what_spreadsheets_write_is_read(score, tmp_path, written):
@@ -177,6 +178,8 @@ def test_what_spreadsheets_write_is_read(score, tmp_path, written):
         ("n,0024,0001,7,p,i,,1,,,1,,,1,", "line 3: question_id must be 1 to 6, not '7'"),
         ("n,0024,0001,1,p,i,,2,,,1,,,1,", "line 3: score_1 must be 0, 1 or empty, not '2'"),
         ("n,0024,,1,p,i,,1,,,1,,,1,", "line 3: case_id is empty"),
+        ("n,'0024,0001,1,p,i,,1,,,1,,,1,", 'line 3: task_id must have four digits, as in meta.json, not "\'0024"'),
+        ("n,0024,24.5,1,p,i,,1,,,1,,,1,", "line 3: case_id must have four digits, as in meta.json, not '24.5'"),
         ("n,0024,0001,1,p,i,,1", "line 3: 8 fields for 15 columns"),
         ("n,24,1,6,p,i,,1,,,1,,,1,", "line 3: duplicate question 6 of case 0001 of task 0024, first on line 2"),
         ('n,0024,0001,1,p,"i,,1,,,1,,,1,', "invalid CSV"),
