@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
-from textwrap import shorten
+from textwrap import fill, shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -70,12 +70,13 @@ def canvas_of(figure: Figure) -> "Canvas":
     across = _across(figure)
     down = -(-len(figure.panels) // across)
     rows_inches = [1.2 + 0.25 * len(panel.rows) for panel in figure.panels if isinstance(panel, Grid)]
-    tall = max([3.8 if across < 3 else 3.4, *rows_inches])
+    tall = max([3.8 if across < 3 else 3.4, *rows_inches]) + max(map(_slanted_inches, figure.panels))
     canvas = Canvas(figsize=(width_inches(figure), tall * down + 0.4), layout="constrained")
     grid = canvas.subplots(down, across, squeeze=False).flatten()
     names = [_names(panel) for panel in figure.panels]
     for i, (axes, panel) in enumerate(zip(grid, figure.panels, strict=False)):
-        axes.set_title(shorten(clean(panel.title), _LONGEST), fontsize=_TEXT, wrap=True)
+        characters = int(13 * width_inches(figure) / across)  # 13 to an inch; a long name of a model has no spaces
+        axes.set_title(fill(shorten(clean(panel.title), _LONGEST), characters), fontsize=_TEXT)
         _DRAWN[type(panel)](axes, panel)
         if names[i] and (i == across - 1 or len(set(names)) > 1):  # next to the panel, where it covers nothing
             axes.legend(fontsize=SMALL, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
@@ -100,7 +101,13 @@ def width_inches(figure: Figure) -> float:
     """Width of the drawn figure."""
     across = _across(figure)
     panel = _INCHES.get(across, 3.4) * (1.5 if any(isinstance(panel, Images) for panel in figure.panels) else 1)
-    return max(6.4, across * max(panel, *(_labels_inches(panel) for panel in figure.panels)))
+    return max(6.4, across * max(panel, *(_labels_inches(panel) + _slanted_inches(panel) for panel in figure.panels)))
+
+
+def _slanted_inches(panel: Panel) -> float:
+    """Height, and width at the left, that slanted labels of the x axis need for more than 20 characters."""
+    labels = panel.labels if isinstance(panel, Bars) else panel.columns if isinstance(panel, Grid) else ()
+    return 0.05 * max([0, *(len(_name(label)) - 20 for label in labels)])
 
 
 def _labels_inches(panel: Panel) -> float:
@@ -114,6 +121,12 @@ def _labels_inches(panel: Panel) -> float:
             return 2 + max(0.45, 0.1 + 0.07 * longest) * len(panel.columns)
         case _:
             return 0
+
+
+def _name(text: str) -> str:
+    """The name of a model or series, of which more than 48 characters lack some in the middle."""
+    text = clean(text)
+    return text if len(text) <= 48 else f"{text[:28]}…{text[-19:]}"
 
 
 def plain(x: float, at: int | None = None) -> str:
@@ -139,7 +152,7 @@ def _bars(axes: Any, panel: Bars) -> None:
         heights = np.array([np.nan if value is None else value for value in series.values])
         colour = _COLOURS[i % len(_COLOURS)]
         hatch = "///" if i >= len(_COLOURS) else None
-        axes.bar(at, heights, width, bottom, color=colour, hatch=hatch, label=clean(series.name))
+        axes.bar(at, heights, width, bottom, color=colour, hatch=hatch, label=_name(series.name))
         for x in () if panel.stacked else at[np.isnan(heights)]:  # a missing value is not 0
             axes.text(x, 0, DASH, ha="center", va="bottom", fontsize=SMALL)
         if panel.stacked:
@@ -153,8 +166,10 @@ def _bars(axes: Any, panel: Bars) -> None:
                 axes.plot([x], [height], color="black", marker="_")
                 if high is None:  # open above
                     axes.plot([x], [top], color="black", marker="^", markersize=4)
-    axes.set_xticks(positions, [clean(label) for label in panel.labels], rotation=45, ha="right", fontsize=SMALL)
+    axes.set_xticks(positions, [_name(label) for label in panel.labels], rotation=45, ha="right", fontsize=SMALL)
     axes.set_xlim(-0.6, len(panel.labels) - 0.4)
+    if all(value is None for series in panel.series for value in series.values):
+        axes.set_yticks([])
     axes.tick_params(axis="y", labelsize=SMALL)
     axes.set_ylabel(panel.unit, fontsize=_TEXT)
 
@@ -165,7 +180,7 @@ def _lines(axes: Any, panel: Lines) -> None:
     for i, line in enumerate(panel.lines):
         colour, style = _COLOURS[i % len(_COLOURS)], _STYLES[i // len(_COLOURS) % len(_STYLES)]
         axes.plot(
-            line.xs, line.ys, style, color=colour, marker="o", markersize=3, linewidth=1.2, label=clean(line.name)
+            line.xs, line.ys, style, color=colour, marker="o", markersize=3, linewidth=1.2, label=_name(line.name)
         )
         if line.ends:
             axes.fill_between(line.xs, *zip(*line.ends, strict=True), color=colour, alpha=0.15, linewidth=0)
@@ -247,7 +262,7 @@ def _names_at(axes: Any, points: Sequence[Point]) -> None:
     centres = axes.transData.transform([(point.x, point.y) for point in points])
     taken = [Bbox([centre - 3, centre + 3]) for centre in centres]
     for point in points:
-        text = axes.annotate(clean(point.name), (point.x, point.y), (4, 4), textcoords="offset points", fontsize=SMALL)
+        text = axes.annotate(_name(point.name), (point.x, point.y), (4, 4), textcoords="offset points", fontsize=SMALL)
         for y, x in product((4, -4, 14, -14, 24, -24), (4, -4)):
             text.set(position=(x, y), ha="left" if x > 0 else "right", va="bottom" if y > 0 else "top")
             box = text.get_window_extent()
@@ -265,9 +280,9 @@ def _grid(axes: Any, panel: Grid) -> None:
             dark = value is not None and (abs(value - 0.5) > 0.3 if panel.diverging else value <= 0.55)
             axes.text(j, i, texts[i][j], ha="center", va="center", fontsize=SMALL, color="white" if dark else "black")
     axes.set_xticks(
-        range(len(panel.columns)), [clean(x) for x in panel.columns], rotation=45, ha="right", fontsize=SMALL
+        range(len(panel.columns)), [_name(x) for x in panel.columns], rotation=45, ha="right", fontsize=SMALL
     )
-    axes.set_yticks(range(len(panel.rows)), [clean(x) for x in panel.rows], fontsize=SMALL)
+    axes.set_yticks(range(len(panel.rows)), [_name(x) for x in panel.rows], fontsize=SMALL)
 
 
 def _images(axes: Any, panel: Images) -> None:

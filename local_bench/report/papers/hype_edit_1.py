@@ -211,7 +211,7 @@ def _notes(data: Gathered, ids: Iterable[str], with_ends: bool) -> tuple[str, ..
     if left:
         notes.append(f"{count(left, 'attempts have no verdict and count')} as not passed")
     if unpriced:
-        notes.append(f"there is no cost for {', '.join(unpriced)}: its effective cost is empty")
+        notes.append(f"there is no cost for {', '.join(unpriced)}: the effective cost is empty")
     if (most := max((k for of in data.requested.values() for k in of.values()), default=0)) != PROTOCOL_ATTEMPTS:
         notes.append(f"the attempts go up to {most}, the protocol's to {PROTOCOL_ATTEMPTS}")
     notes += differing(data.requested)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from local_bench.core.table import Column, Table, table_of
-from local_bench.report.panels import Bars, Figure, Line, Lines, Series
+from local_bench.report.panels import Bars, Figure, Grid, Images, Line, Lines, Point, Points, Series
 from local_bench.report.papers.draw import canvas_of, draw
 from local_bench.report.render import FORMATS, columns_text, interval, latex, markdown, page_table, ranked
 
@@ -130,6 +130,36 @@ def test_a_figure_of_hostile_text_is_drawn_and_a_missing_value_is_a_dash(tmp_pat
     bars = Bars("cost", ("a", "b", "c"), (Series("s", (1.0, None, 0.0)),))
     (axes,) = canvas_of(Figure(Table("t", (Column("x", "x"),), ()), (bars,))).get_axes()
     assert [(text.get_text(), text.get_position()) for text in axes.texts] == [("\N{EN DASH}", (1.0, 0))]
+
+
+@pytest.mark.parametrize("length", [30, 73, 128])
+def test_long_names_leave_room_for_what_is_drawn(length, tmp_path):
+    """A layout that does not fit is a warning of matplotlib's, here an error. No name leaves the figure."""
+    long = tuple(f"{'qwen-image-edit-' * 8}"[: length - 1] + end for end in "ab")
+    data = Table("t", (Column("x", "x"),), ())
+    series = tuple(Series(name, (1.0, 2.0)) for name in long)
+    panels = {
+        "labels": (Bars("Pass Rate (%)", long, (Series("s", (1.0, 2.0)),)),) * 6,
+        "legend": (Bars("", ("a", "b"), series), Bars("", ("a", "b"), series)),
+        "grid": (Grid("", long, long, ((0.1, 0.2), (0.3, None))),),
+        "lines": (Lines("", tuple(Line(name, (1, 2), (0.1, 0.2)) for name in long), "k", "pass"),),
+        "points": (Points("", tuple(Point(name, x, x / 9, True) for x, name in enumerate(long, 1)), "x", "y"),),
+        "titles": (Images(long[0], (), ()),) * 3,
+    }
+    for name, of in panels.items():
+        draw(Figure(data, of), tmp_path / f"{name}.png")
+        canvas = canvas_of(Figure(data, of))
+        canvas.draw_without_rendering()
+        texts = [axes.title for axes in canvas.axes if axes.title.get_text()]
+        texts += [label for axes in canvas.axes for label in axes.get_xticklabels() if "qwen" in label.get_text()]
+        width, height = canvas.get_size_inches() * canvas.dpi
+        for box in (text.get_window_extent() for text in texts):
+            assert -3 < box.x0 < box.x1 < width + 3, name  # pixels
+            assert -3 < box.y0 < box.y1 < height + 3, name
+        areas = [axes.get_window_extent() for axes in canvas.axes]
+        assert min(area.width for area in areas) > 0.7 * canvas.dpi, name
+    (axes,) = canvas_of(Figure(data, (Bars("cost", ("a",), (Series("s", (None,)),)),))).get_axes()
+    assert list(axes.get_yticks()) == []
 
 
 @pytest.mark.parametrize(("last", "whole"), [(3.0, True), (2.5, False)])
