@@ -142,7 +142,7 @@ def read_file(path: Path) -> Judgements:
             if alias not in names:
                 raise fault([*at, alias], f"the alias {alias!r} is not defined: add it to models")
             rows += _attempts(
-                names[alias], task_id, _objects(files, fault, [*at, alias], "a model's"), fault, [*at, alias]
+                names[alias], task_id, _objects(files, fault, [*at, alias], "a model's judgements"), fault, [*at, alias]
             )
     if not rows:
         raise ResultFileError(f"{path} contains no attempt of any model: give a file with judgements")
