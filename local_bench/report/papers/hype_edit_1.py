@@ -285,7 +285,8 @@ def figure_1(request: Request) -> Figure:
                 None if row.pixels_sha256 is None else _small(run.image_store.load(row.pixels_sha256))
                 for row in attempts
             )
-            captions = tuple(f"{r.attempt}: {v or 'no verdict'}" for r, v in zip(attempts, verdicts, strict=True))
+            nothing = (v or ("no verdict" if image else "no image") for v, image in zip(verdicts, images, strict=True))
+            captions = tuple(f"{r.attempt}: {word}" for r, word in zip(attempts, nothing, strict=True))
             panels.append(Images(model, images, captions))
     columns = (MODEL, Column("attempt", "Attempt", "d"), Column("verdict", "Verdict"))
     title = f"HYPE-EDIT-1, figure 1: every attempt at {task_id}"

@@ -12,6 +12,8 @@ from local_bench.annotation.database import FILE, AnnotationDatabase
 from local_bench.cli.labels import LabelOptions
 from local_bench.cli.main import main
 from local_bench.core.types import digest
+from local_bench.report.papers.hype_edit_1 import figure_1
+from local_bench.report.papers.inputs import Options, opened
 from local_bench.runs.rundir import RunDir
 from tests.annotation.conftest import answer_all
 
@@ -156,6 +158,12 @@ def test_figures_1_and_2_show_the_images_of_the_run(runs, reproduce, passes, tmp
         assert (tmp_path / f"{name}.png").stat().st_size > 5000
     assert [row["inputs"] for row in reproduce("hype-edit-1", "figure-2", run)["rows"]] == [1, 2, 1]
     assert "have no task 'nope'" in reproduce("hype-edit-1", "figure-1", run, "--task", "nope", status=2)
+    with opened("hype-edit-1", [run], Options(task="two-1")) as request:
+        panels = figure_1(request).panels[1:]
+    pairs = [pair for panel in panels for pair in zip(panel.images, panel.captions, strict=True)]
+    captions = [(image is None, text.split(": ")[1]) for image, text in pairs]
+    assert {words for missing, words in captions if missing} == {"no image"}
+    assert {words for missing, words in captions if not missing} == {"PASS", "FAIL", "no verdict"}
 
 
 def test_settle_by_people_counts_all_attempts_like_table_4(runs, reproduce, passes, tmp_path):
