@@ -1,5 +1,6 @@
 """Files of others in a benchmark's layout are imported: images as a model's, results as labels."""
 
+import csv
 import json
 import shutil
 
@@ -9,6 +10,7 @@ from local_bench.analysis.official import export
 from local_bench.annotation.ratings import load_annotations
 from local_bench.cli.main import main
 from local_bench.runs.rundir import RunDir
+from local_bench.suites.idea_bench.results import HEADER
 from tests.analysis.simulated import LAYOUTS, config, draw, judged
 from tests.stages import run_stages
 from tests.suites.benchmarks import layouts
@@ -191,3 +193,29 @@ def test_ice_bench_images_are_found_from_any_folder_that_has_them(exported, tmp_
     (tmp_path / "results_theirs/results/theirs/labels.txt").write_text("outside of the folder")
     assert main(["import", name, "."]) == 2
     assert "labels.txt does not exist" in capsys.readouterr().err
+
+
+def test_answers_about_a_case_are_on_an_image_that_was_made(tmp_path, capsys):
+    """IDEA-Bench's second image alone: `reproduce --people` has the numbers of `score`."""
+    path = layouts.idea(tmp_path / "data")
+    theirs = draw("idea-bench", path, tmp_path / "theirs", 3, left_out=0)
+    (theirs / "pair_0001_1_1.png").unlink()
+    run_dir, labels = tmp_path / "run", tmp_path / "labels.jsonl"
+    judged(run_dir, config("idea-bench", path, {"theirs": theirs}), 3)
+    file = tmp_path / "theirs.csv"
+    with file.open("w", newline="") as written:
+        lines = csv.writer(written)
+        lines.writerow(HEADER)
+        for uid, yes in (("0024", 6), ("0063", 2), ("0014", 4)):
+            for k in range(1, 7):
+                lines.writerow(["n", uid, "0001", k, "?", "x.jpg", *["", int(k <= yes), ""] * 3])
+    assert main(["import", "idea-bench", str(file), "--run", str(run_dir), "--labels", str(labels)]) == 0
+    on = {line["task_id"]: line["deliverable"] for line in map(json.loads, labels.read_text().splitlines())}
+    assert on == {"pair_0001": 2, "plain_0001": 1, "relight_0001": 1}
+    capsys.readouterr()
+    assert main(["reproduce", "idea-bench", "table-2", str(run_dir), "--people", str(labels), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    scores = {"T2I": 100, "I2I": pytest.approx(100 / 3), "Is2I": None, "T2Is": pytest.approx(200 / 3), "I(s)2Is": None}
+    assert row == {"method": "theirs", "parameters_b": None, **scores, "average": pytest.approx(40)}
+    assert main(["score", "idea-bench", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["overall"] == row["average"]

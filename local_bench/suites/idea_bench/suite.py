@@ -190,8 +190,10 @@ class IdeaBench(Suite):
     def read_annotations(
         self, files: Sequence[Path], images: Sequence[ImageResult]
     ) -> Iterator[tuple[ImageKey, dict[str, Any] | None]]:
-        """One annotation per case, on its first image; each file has one model's results: NAME.csv."""
+        """One annotation per case, on its first image that was made; each file has one model's results: NAME.csv."""
         cases = {(image.task.own["uid"], image.task.own["case_id"]): image.task.task_id for image in images}
+        made = [(i.model, i.task.task_id, i.deliverable) for i in images if i.attempt == 1 and i.pixels_sha256]
+        first = {(model, task): number for model, task, number in sorted(made, reverse=True)}
         for file in files:
             rows, scores = official.read_results(file), dict[str, dict[str, float]]()
             if file.stem not in {image.model for image in images}:
@@ -207,7 +209,7 @@ class IdeaBench(Suite):
                 if answered:
                     of_case[f"question_{row.question}"] = fmean(answered)
             for task, of_case in scores.items():
-                yield (file.stem, task, 1, 1), of_case or None
+                yield (file.stem, task, first.get((file.stem, task), 1), 1), of_case or None
 
 
 def _collage_text(task: Task, collage: Mapping[str, Any]) -> str:
