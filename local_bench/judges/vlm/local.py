@@ -13,6 +13,7 @@ Guarantees, on one machine with fixed library versions and torch's deterministic
   rounding differs, so its answers are close but not equal.
 """
 
+import inspect
 import io
 import itertools
 import json
@@ -59,6 +60,11 @@ class Prefix:
     """Position of the first token after the prefix; less than its length, because an image has few positions."""
 
 
+def _with_cache(model: Any, cache: DynamicCache) -> dict[str, DynamicCache]:
+    """The argument of `forward` that has the cache; its name differs between versions of transformers."""
+    return {"cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values": cache}
+
+
 class PrefixBatch:
     """A left-padded batch of questions after one prefix, each with its own positions."""
 
@@ -83,9 +89,9 @@ class PrefixBatch:
             input_ids=torch.tensor(self._next, device=self._device),
             position_ids=self._positions.clamp(min=0).expand(3, -1, -1).to(self._device),
             attention_mask=None if self._mask is None else self._mask.to(self._device),
-            past_key_values=self._cache,
             use_cache=True,
             logits_to_keep=1,
+            **_with_cache(self._model, self._cache),
         )
         return out.logits[:, -1].float().cpu()  # type: ignore[no-any-return]
 
@@ -422,16 +428,16 @@ class Local:
         positions, _ = self._model.model.get_rope_index(
             input_ids=row, mm_token_type_ids=kinds, image_grid_thw=inputs.grid_thw
         )  # (3, 1, prefix)
-        out = self._model.model(
+        self._model.model(
             input_ids=row,
             position_ids=positions,
             pixel_values=inputs.pixel_values,
             image_grid_thw=inputs.grid_thw,
             mm_token_type_ids=kinds,
-            past_key_values=DynamicCache(),
             use_cache=True,
+            **_with_cache(self._model, cache := DynamicCache()),
         )
-        return Prefix(ids, out.past_key_values, int(positions.max()) + 1)
+        return Prefix(ids, cache, int(positions.max()) + 1)
 
     @torch.inference_mode()
     def _choose(self, prefix: Prefix, request: Request, suffix: list[int]) -> Reply:
