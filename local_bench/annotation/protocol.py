@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from local_bench.core.errors import ConfigError, hint
-from local_bench.core.files import user_config_dirs
+from local_bench.core.files import refuse_own, user_config_dirs
 from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict, load_yaml
 
@@ -275,6 +275,8 @@ def load_protocol(name: str) -> Protocol:
         suggestion = hint(name, files, f"available: {', '.join(files)}; or give the path of a YAML file")
         raise ConfigError(f"unknown annotation protocol {name!r}: {suggestion}")
     path = files.get(name, Path(name))
+    if path.parent == FOLDER:
+        refuse_own(f"protocols/{name}.yaml", "protocol")
     protocol = load_yaml(path, Protocol)
     if name in files and protocol.id != name:
         raise ConfigError(f"{path}: the protocol's id {protocol.id!r} must be the file's name")

@@ -23,7 +23,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
-from local_bench.core.errors import LocalBenchError, PathError, StorageError, UserError, count
+from local_bench.core.errors import ConfigError, LocalBenchError, PathError, StorageError, UserError, count
 
 _MAX_PATH_BYTES, _MAX_NAME_BYTES = 4096, 255
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
@@ -244,6 +244,14 @@ def user_config_dirs() -> list[Path]:
 def config_files(name: str) -> list[Path]:
     """The files `name` of all config folders: a lab's own, then the shipped one."""
     return [path for folder in (*user_config_dirs(), configs_dir()) if (path := folder / name).is_file()]
+
+
+def refuse_own(name: str, what: str) -> None:
+    """ConfigError if a lab's config folder has the file `name`, whose stem is that of a built-in `what`: results by it
+    would be mistaken for those of the built-in one."""
+    path = next((path for folder in user_config_dirs() if (path := folder / name).is_file()), None)
+    if path is not None:
+        raise ConfigError(f"{path}: {path.stem!r} is the name of a built-in {what}: give yours another name")
 
 
 def find_config(path: Path) -> Path:

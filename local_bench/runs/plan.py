@@ -28,6 +28,7 @@ from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
+from local_bench.runs.plugins import check_suite, unused_entry_points
 from local_bench.runs.progress import Progress, Quiet
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Candidate
@@ -105,11 +106,14 @@ def make_plan(
         if in_shard(task.task_id, settings.shard) and (only is None or task.task_id in only)
     ]
     tasks = [every[i] for i in positions]
+    if settings.name not in BUILT_IN_SUITES:
+        again = entry.tasks(settings.path, _keeper(None, {}), settings.part, settings.written, lambda _: None)
+        check_suite(entry, of_suite, again, tasks, sizes, config)
     in_plan = {task.task_id for task in tasks}
     left_out = [task for task in of_suite if task.task_id not in in_plan]
     models = [_model(m, files) for m in config.models]
     cases = count(len(refused), "cases cannot be read and are")
-    notes: list[str] = [*([f"{cases} skipped:"] if refused else []), *refused]
+    notes: list[str] = [*unused_entry_points(config), *([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
     if broken := [f"{task.task_id}: {task.unscored}" for task in tasks if task.unscored]:
         notes.append(f"{count(len(broken), 'tasks')} cannot be run; the first: {broken[0]}")

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from local_bench.core.environment import entry_points, load_object, made_by
 from local_bench.core.errors import ConfigError, hint
-from local_bench.core.files import config_files, is_safe_id, user_config_dirs
+from local_bench.core.files import config_files, is_safe_id, refuse_own, user_config_dirs
 from local_bench.core.types import Deliverable, Question, Score, Task, Unsupported, Verdict
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.suites.base import QuestionKey, Suite
@@ -168,11 +168,19 @@ def suite(name: str) -> Suite:
 
 @cache
 def _loaded(name: str, where: str) -> Suite:
+    refuse_own(f"suites/{name}.yaml", "suite" if name in BUILT_IN_SUITES else f"or installed suite ({where})")
     kind = load_object(where, f"suite.name: {name!r}")
     if not (isinstance(kind, type) and issubclass(kind, Suite)):
         raise ConfigError(f"suite.name: {where} is not a subclass of local_bench.Suite: correct or remove that package")
     with made_by(f"suite.name: {where} is not complete"):
-        return kind()
+        entry = kind()
+    absent = [key for key in ("name", "title", "licence", "source", "scores_of_judge") if not hasattr(kind, key)]
+    unknown = sorted({*(kind.thresholds or {}), *kind.pass_fail} - {*kind.scores_of_judge}) if not absent else []
+    if absent or unknown or kind.name != name:
+        fault = f"has no {absent[0]!r}" if absent else f"has the name {kind.name!r}, and its entry point {name!r}"
+        fault = f"decides by {unknown[0]!r}, which is not in scores_of_judge" if unknown else fault
+        raise ConfigError(f"suite.name: {where} {fault}: correct that package")
+    return entry
 
 
 def _known() -> dict[str, str]:

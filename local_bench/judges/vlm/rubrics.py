@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 
 from local_bench.core.environment import entry_points
 from local_bench.core.errors import ConfigError, WeightsError, kind
-from local_bench.core.files import user_config_dirs
+from local_bench.core.files import refuse_own, user_config_dirs
 from local_bench.core.types import Question, canonical_json, digest
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard
@@ -398,6 +398,7 @@ def rubric(name: str, variant: Variant = DEFAULT, options: tuple[str, ...] = ())
     all variants.
     """
     if name in shipped_rubric_names():
+        refuse_own(f"rubrics/{name}.yaml", "rubric")
         path = FOLDER / variant / f"{name}.yaml"
         path = path if path.is_file() else FOLDER / f"{name}.yaml"
     elif name in (added := _added()):

@@ -1,0 +1,268 @@
+"""A mistake in a package or a file of a lab's own is named by `plan`, before anything is generated."""
+
+import importlib
+import json
+import re
+import sys
+
+import pytest
+
+from local_bench.annotation.protocol import load_protocol
+from local_bench.core.errors import ConfigError
+from local_bench.judges.vlm.rubrics import FOLDER, rubric
+from local_bench.suites import registry
+from tests.plugins.test_extending import ROOT, TITLED
+
+SUITE = """
+from local_bench import Deliverable, Question, Score, Suite
+
+
+class Shapes(Suite):
+    name, title, licence, source, paper = "lab-shapes", "Shapes", "CC0", "our lab", ""
+    scores_of_judge, thresholds, lent = ("shape",), {"shape": 1.0}, {"shape": "drawn_shape"}
+
+    def deliverables(self, task):
+        return [Deliverable(task.task_id, 1, task.brief)]
+
+    def questions(self, task, images, order_swap=False):
+        for deliverable, image in sorted(images.items()):
+            slots = (("brief", task.brief),)
+            yield (deliverable, "lab_shape", 0, 0), Question("lab_shape", 0, (image,), slots, ("image",))
+
+    def scores(self, task, verdicts):
+        verdict = verdicts.get((1, "lab_shape", 0, 0))
+        if verdict is None or verdict.answer is None:
+            return {1: [Score("shape", None, "no answer" if verdict is None else verdict.unscored)]}
+        return {1: [Score("shape", verdict.value("drawn"))]}
+"""
+ENTRY_POINTS = {
+    "metrics": "entropy = lab_plugin:Sharpness\nfaint = lab_plugin:Faint",
+    "suites": "lab-shapes = lab_plugin:Shapes",
+    "rubrics": "lab = lab_plugin",
+    "families": "flux = lab_plugin:Traits\nodd = lab_plugin:TRAITS",
+}
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    """A function that installs the package `lab_plugin` with a suite of this source."""
+    folder = tmp_path / "site"
+    (folder / "lab_plugin/rubrics").mkdir(parents=True)
+    pages = dict(TITLED.findall((ROOT / "docs/extending.md").read_text()))
+    (folder / "lab_plugin/rubrics/lab_shape.yaml").write_text(pages["lab_plugin/rubrics/lab_shape.yaml"])
+    (tmp_path / "tasks.jsonl").write_text(pages["lab_plugin/tasks.jsonl"])
+
+    def installed(source=SUITE, second=""):
+        (folder / "lab_plugin/__init__.py").write_text(source)
+        for i, suites in enumerate(("lab-shapes = lab_plugin:Shapes", second)[: 1 + bool(second)]):
+            about = folder / f"lab_plugin{i}-1.0.dist-info"
+            about.mkdir()
+            (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: lab-plugin{i}\nVersion: 1.0\n")
+            groups = ENTRY_POINTS | {"suites": suites} if i == 0 else {"suites": suites}
+            texts = (f"[local_bench.{group}]\n{points}\n" for group, points in groups.items())
+            (about / "entry_points.txt").write_text("".join(texts))
+        monkeypatch.syspath_prepend(str(folder))
+        importlib.invalidate_caches()
+        forget()
+
+    yield installed
+    forget()
+
+
+def forget():
+    registry._loaded.cache_clear()
+    rubric.cache_clear()
+    load_protocol.cache_clear()
+    sys.modules.pop("lab_plugin", None)
+
+
+CONFIG = {
+    "name": "x",
+    "suite": {"name": "lab-shapes", "path": "tasks.jsonl", "limit": 3},
+    "models": [{"card": "tiny-flux"}],
+    "judge": {"card": "tiny-qwen3-vl", "transport": "local"},
+    "metrics": [],
+}
+
+
+def planned(cli, folder, **changes):
+    (folder / "x.yaml").write_text(json.dumps(CONFIG | changes))
+    return cli("plan", "x.yaml")
+
+
+SCORE = '[Score("shape", verdict.value("drawn"))]'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("", "", None),
+        (SCORE, '[Score("shapes", 1.0)]', "scores of 's0' returns 'shapes', which is not in scores_of_judge"),
+        (SCORE, '[Score("shape", 1.0)] * 2', "scores of 's0' returns two scores of one name (shape, shape)"),
+        (SCORE, '[Score("shape", "yes")]', "scores of 's0' returns shape = 'yes', no number up to 1e+15"),
+        (SCORE, '[Score("shape", float("nan"))]', "scores of 's0' returns shape = nan, no number"),
+        (SCORE, "[1.0]", "scores of 's0' returns float instead of Score"),
+        (SCORE, 'Score("shape", 1.0)', "scores of 's0' returns Score instead of several Score"),
+        ("return {1: " + SCORE, "return {0: " + SCORE, "scores of 's0' returns the deliverables [0] instead of lists"),
+        (
+            "return {1: " + SCORE + "}",
+            "return []",
+            "scores of 's0' returns list instead of lists of Score by deliverable",
+        ),
+        (
+            'return {1: [Score("shape", None',
+            'return {2: [Score("shape", None',
+            "scores of 's0', without answers, returns",
+        ),
+        (
+            'yield (deliverable, "lab_shape", 0, 0)',
+            'yield (deliverable, "shape", 0, 0)',
+            "questions of 's0' yields the key (1, 'shape', 0, 0), which is not (deliverable, 'lab_shape', 0, 0)",
+        ),
+        (
+            "yield (deliverable,",
+            "yield (deliverable - 1,",
+            "questions of 's0' yields the key (0, 'lab_shape', 0, 0), which",
+        ),
+        (
+            "sorted(images.items())",
+            "[*images.items()] * 2",
+            "questions of 's0' yields the key (1, 'lab_shape', 0, 0) twice",
+        ),
+        ("(image,), slots", "('a' * 64,), slots", "which is none of the task"),
+        (
+            'Question("lab_shape", 0, (image,), slots, ("image",))',
+            "slots",
+            "questions of 's0' yields tuple instead of a key and a Question",
+        ),
+        (
+            '(("brief", task.brief),)',
+            "()",
+            "questions: the rubric 'lab_shape' has the slot 'brief', which its suite does",
+        ),
+        ('("image",))', '("picture",))', "questions: the rubric 'lab_shape' has no layout [picture]"),
+        ('"lab_shape", 0, 0), Question("lab_shape"', '"lab", 0, 0), Question("lab"', "questions: unknown rubric 'lab'"),
+        (
+            '"lab_shape", 0, 0), Question("lab_shape"',
+            '"rephrase", 0, 0), Question("rephrase"',
+            "uses the rubric 'rephrase', which has no `answer`",
+        ),
+        ("        for deliverable, image", "        return\n        for deliverable, image", None),
+        (
+            "return [Deliverable(task.task_id, 1, task.brief)]",
+            "return None",
+            "deliverables of 's0' returns NoneType instead of several",
+        ),
+        (
+            "return [Deliverable(task.task_id, 1, task.brief)]",
+            "return [task.brief]",
+            "deliverables of 's0' returns str instead of Deliverable",
+        ),
+        (
+            "task.task_id, 1, task.brief",
+            "task.task_id, 0, task.brief",
+            "deliverables of 's0' returns the indices [0], and the task has 1",
+        ),
+        ("1, task.brief)", "1, task.brief, ('a' * 64,))", "which `keep` has not stored"),
+        (
+            '("shape",), {"shape": 1.0}',
+            '("shape",), {"sharpness": 1.0}',
+            "lab_plugin:Shapes decides by 'sharpness', which is not in scores_of_judge",
+        ),
+        (
+            'name, title, licence, source, paper = "lab-shapes"',
+            'name, title, licence, source, paper = "shapes"',
+            "has the name 'shapes', and its entry point 'lab-shapes'",
+        ),
+        (
+            "name, title, licence, source, paper",
+            "name, title, licence, origin, paper",
+            "lab_plugin:Shapes has no 'source'",
+        ),
+        ("    def deliverables(", "    def pictures(", "lab_plugin:Shapes is not complete"),
+    ],
+)
+def test_a_suite_that_does_not_keep_its_promises_is_named(lab, cli, tmp_path, old, new, sentence):
+    assert old in SUITE
+    lab(SUITE.replace(old, new) if old else SUITE)
+    ended = planned(cli, tmp_path)
+    assert ended.returncode == (2 if sentence else 0), ended.stderr
+    assert (sentence or "") in ended.stderr
+    assert "lab_plugin" in ended.stderr or not sentence
+
+
+READ = "\n    def read_tasks(self, path, keep, refuse=None):\n        tasks = super().read_tasks(path, keep, refuse)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("return tasks", None),
+        ("return tasks + tasks[:1]", "read_tasks returns two tasks 's0'"),
+        ("return iter(tasks)", "read_tasks returns list_iterator instead of a list of Task"),
+        ("return ['s0']", "read_tasks returns str instead of a list of Task"),
+        ("return [replace(t, task_id='../' + t.task_id) for t in tasks]", "read_tasks: '../s0' is no task id"),
+        (
+            "return [replace(t, price_micro_usd=-5) for t in tasks]",
+            "'s0' has price_micro_usd -5, no whole number from 0",
+        ),
+        ("return [replace(t, brief=f'{t.brief} {next(N)}') for t in tasks]", "reads other tasks, or another order"),
+        ("return random.sample(tasks, 10)", "reads other tasks, or another order, from the same files the second time"),
+    ],
+)
+def test_tasks_of_a_suite_are_the_same_whenever_they_are_read(lab, cli, tmp_path, body, sentence):
+    imports = "import itertools, random\nfrom dataclasses import replace\nN = itertools.count()\n"
+    lab(f"{imports}{SUITE}{READ}        {body}\n")
+    ended = planned(cli, tmp_path)
+    assert ended.returncode == (2 if sentence else 0), ended.stderr
+    assert (sentence or "") in ended.stderr
+    assert "lab_plugin.Shapes.read_tasks" in ended.stderr or not sentence
+
+
+def test_a_fault_of_a_suite_is_named_before_a_run_has_images(lab, cli, tmp_path):
+    lab(SUITE.replace(SCORE, '[Score("shapes", 1.0)]'))
+    planned(cli, tmp_path)
+    ended = cli("run", "x.yaml")
+    assert ended.returncode == 2
+    assert "lab_plugin.Shapes.scores of 's0' returns 'shapes', which is not in scores_of_judge" in ended.stderr
+    assert not list(tmp_path.glob("runs/**/*.png"))
+
+
+def test_entry_points_with_a_built_in_name_or_of_two_packages_are_named(lab, cli, tmp_path):
+    lab(second="lab-shapes = lab_other:Shapes")
+    ended = planned(cli, tmp_path)
+    assert ended.returncode == 2
+    assert "lab_other:Shapes and lab_plugin:Shapes are both called 'lab-shapes': remove one package" in ended.stderr
+    ended = planned(cli, tmp_path, suite={"name": "studio", "limit": 1}, metrics=["entropy"])
+    assert ended.returncode == 0
+    assert "lab_plugin:Sharpness is not used: 'entropy' is a built-in name of local_bench.metrics" in ended.stderr
+    assert "lab_plugin:Traits is not used: 'flux' is a built-in name of local_bench.families" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("suites/studio.yaml", "'studio' is the name of a built-in suite: give yours another name"),
+        ("suites/lab-shapes.yaml", "'lab-shapes' is the name of a built-in or installed suite (lab_plugin:Shapes)"),
+        ("models/tiny-flux.yaml", "'tiny-flux' is the name of a built-in card: give your card another name"),
+        ("models/tiny-qwen3-vl.yaml", "'tiny-qwen3-vl' is the name of a built-in card: give your card another name"),
+        ("rubrics/brf.yaml", "'brf' is the name of a built-in rubric: give yours another name"),
+        ("protocols/accept.yaml", "'accept' is the name of a built-in protocol: give yours another name"),
+    ],
+)
+def test_a_file_with_a_built_in_name_is_refused(lab, cli, tmp_path, name, sentence):
+    """It was ignored silently."""
+    lab()
+    own = tmp_path / "local-bench" / name
+    own.parent.mkdir(parents=True)
+    shipped = FOLDER / "brf.yaml"
+    own.write_text(shipped.read_text() if shipped.is_file() and "rubrics" in name else "title: ours\n")
+    suite = CONFIG["suite"] if "lab-shapes" in name else {"name": "studio", "limit": 1}
+    ended = planned(cli, tmp_path, suite=suite)
+    if "protocols" in name:
+        assert ended.returncode == 0
+        with pytest.raises(ConfigError, match=re.escape(f"local-bench/{name}: {sentence}")):
+            load_protocol("accept")
+        return
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"local-bench/{name}: {sentence}" in ended.stderr
