@@ -206,13 +206,14 @@ def numerics_of(config: JudgeConfig, judge_devices: Sequence[JudgeDevice]) -> di
 def external(config: JudgeConfig, served: Served | None = None) -> ExternalServer:
     """The server at the config's `base_url`. What it serves is read from it, unless that is known (`served`)."""
     described = card(config.card, "judge")
-    repo = described.source.repo or ""
+    repo, folder = described.source.repo or "", Path(described.source.folder or "").name
+    names = (repo, repo.rpartition("/")[2], described.name, folder)
     assert config.base_url
     return ExternalServer(
         config.base_url.rstrip("/"),
         key_from(config.api_key_env),
         config.served_model or "",
-        expected=(repo, repo.rpartition("/")[2], described.name) if repo else (),
+        expected=() if described.source.build else tuple(filter(None, names)),
         known=served,
     )
 

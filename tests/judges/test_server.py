@@ -16,6 +16,8 @@ from local_bench.core.errors import ConfigError, ServerError
 from local_bench.judges.vlm import vllm_process
 from local_bench.judges.vlm.client import ExternalServer, ManagedServer
 from local_bench.judges.vlm.vllm_process import Child, Engine
+from local_bench.runs.config import JudgeConfig
+from local_bench.runs.judge_factory import external
 
 from .test_caps import answering, serving
 
@@ -93,6 +95,23 @@ def test_the_card_s_model_answers_under_any_of_its_names_and_another_must_be_nam
             refused(url, message, ConfigError, None, expected=EXPECTED)
         with ExternalServer(url, None, "" if is_expected else entry["id"], expected=EXPECTED) as server:
             assert server.model == entry["id"]
+
+
+def test_a_judge_of_a_folder_is_told_by_its_card_s_and_its_folder_s_name(tmp_path, monkeypatch):
+    """Such a card accepted any single model."""
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "local-bench/models/our-judge.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("name: our-judge\nextends: tiny-qwen3-vl\nsource: {folder: ../../tuned/step-900}\n")
+    for entry in ({"id": "our-judge"}, {"id": "judge", "root": "/scratch/step-900"}):
+        with models_at(listed(entry)) as url, external(JudgeConfig(card="our-judge", base_url=url)) as server:
+            assert server.model == entry["id"]
+    with models_at(listed({"id": "llama-3-8b"})) as url:
+        config = JudgeConfig(card="our-judge", base_url=url)
+        with pytest.raises(ConfigError, match="serves llama-3-8b, which is not our-judge"), external(config):
+            pass
+        with external(config.model_copy(update={"served_model": "llama-3-8b"})) as server:
+            assert server.model == "llama-3-8b"
 
 
 @pytest.mark.parametrize(

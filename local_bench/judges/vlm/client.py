@@ -173,7 +173,7 @@ class ExternalServer:
     """Time limit for the request of its model list."""
     content_ids: bool = field(default=False, init=False)
     expected: tuple[str, ...] = ()
-    """Names of the model that may answer if `model` is not given: the card's and its repository's; any if empty."""
+    """Names of the model that may answer if `model` is not given: the card's and those of its source; any if empty."""
     known: Served | None = None
     """What answered before in this run; ConfigError if it is another model now."""
     served: Served = field(default=(), init=False)
