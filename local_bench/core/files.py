@@ -242,7 +242,10 @@ def user_config_dirs() -> list[Path]:
 
 
 def config_files(name: str) -> list[Path]:
-    """The files `name` of all config folders: a lab's own, then the shipped one."""
+    """The files `name`, *.yaml, of all config folders: a lab's own, then the shipped one."""
+    misnamed = next((path for f in user_config_dirs() if (path := (f / name).with_suffix(".yml")).is_file()), None)
+    if misnamed is not None:
+        raise ConfigError(f"{misnamed}: the files of a config folder end in .yaml: rename it")
     return [path for folder in (*user_config_dirs(), configs_dir()) if (path := folder / name).is_file()]
 
 

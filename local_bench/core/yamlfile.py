@@ -249,10 +249,13 @@ def _inside(data: Any, location: Location, missing: bool) -> Location:
 
 def _keys_at(model: type[BaseModel], location: Location) -> list[str]:
     """The valid keys of `model` at a location inside it."""
+    of_dict = False
     for step in location:
-        if isinstance(step, int):
+        if isinstance(step, int) or of_dict:
+            of_dict = False
             continue
         field = model.model_fields.get(step)
+        of_dict = field is not None and get_origin(field.annotation) is dict
         inner = next(_models(field.annotation), None) if field else None
         if inner is None:
             return []

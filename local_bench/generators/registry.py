@@ -84,6 +84,10 @@ class Traits:
     """The settings of a card's sampler that it reads, besides size and steps; a plug-in's may be any."""
     optional: tuple[str, ...] = ("negative_prompt",)
     """Those that a card may leave out; without another one the pipeline fails, or uses a default that no run names."""
+    pictures: int = 0
+    """The most input images that it reads, as `takes.pictures` of a card; a plug-in's may be any."""
+    mask: bool = False
+    """Whether it fills the masked part of an input image (`takes.mask`)."""
     parts: tuple[str, ...] = ()
     """The parts of a card that it reads, besides LoRA adapters; a plug-in's may be any."""
     told_by: tuple[str, ...] = ("transformer", "unet")
@@ -105,6 +109,7 @@ def _max_1024_per_side(width: int, height: int) -> tuple[int, int]:
     return int(height * share), int(width * share)
 
 
+_ANY = 1000
 _NEGATIVE = (*Traits.settings, "negative_prompt")
 _LENGTH = ("negative_prompt", "max_sequence_length")
 _QWEN = partial(
@@ -114,10 +119,13 @@ _QWEN = partial(
     settings=(*_NEGATIVE, "true_cfg_scale"),
     optional=(*_LENGTH, "guidance_scale"),
 )
-_QWEN_EDIT = partial(_QWEN, images_in_prompt=True, settings=("guidance_scale", "negative_prompt", "true_cfg_scale"))
+_QWEN_EDIT = partial(
+    _QWEN, images_in_prompt=True, settings=("guidance_scale", "negative_prompt", "true_cfg_scale"), pictures=1
+)
 _ONE_MEGAPIXEL = partial(size_like, area=_MEGAPIXEL, multiple=32)
 _FLUX2 = partial(
     Traits,
+    pictures=_ANY,
     unbatched_with_images=True,
     optional=_LENGTH,
     told_by=(*Traits.told_by, "text_encoder"),
@@ -125,23 +133,26 @@ _FLUX2 = partial(
 )
 FAMILIES = {
     "flux": Traits("flux:Flux", lossy_settings=("weights", "first_block_cache")),
-    "flux_kontext": Traits("flux:FluxKontext", encodes_images=True),
-    "flux_control": Traits("flux:FluxControl", encodes_images=True),
+    "flux_kontext": Traits("flux:FluxKontext", encodes_images=True, pictures=1),
+    "flux_control": Traits("flux:FluxControl", encodes_images=True, pictures=1),
     "flux_ip_adapter": Traits(  # its projection reads the dtype of the stored weights, so no float8
         "flux:FluxIpAdapter",
         encodes_images=True,
+        pictures=1,
         lossy_settings=("first_block_cache",),
         settings=(*Traits.settings, "adapter_scale"),
         parts=("adapter", "image_encoder"),
     ),
-    "flux_fill": Traits("flux:FluxFill"),
+    "flux_fill": Traits("flux:FluxFill", pictures=1, mask=True),
     "sd3": Traits("sd3:StableDiffusion3", passes=_guided, settings=_NEGATIVE),
-    "sd3_inpaint": Traits("sd3:StableDiffusion3Inpaint", passes=_guided, settings=_NEGATIVE),
+    "sd3_inpaint": Traits("sd3:StableDiffusion3Inpaint", passes=_guided, settings=_NEGATIVE, pictures=1, mask=True),
     "qwen_image": _QWEN("qwen_image:QwenImage"),
-    "qwen_image_inpaint": _QWEN("qwen_image:QwenImageInpaint"),
+    "qwen_image_inpaint": _QWEN("qwen_image:QwenImageInpaint", pictures=1, mask=True),
     "qwen_image_edit": _QWEN_EDIT("qwen_image:QwenImageEdit", input_size=_ONE_MEGAPIXEL),
-    "qwen_image_edit_inpaint": _QWEN_EDIT("qwen_image:QwenImageEditInpaint"),
-    "qwen_image_edit_plus": _QWEN_EDIT("qwen_image:QwenImageEditPlus", max_batch=1, input_size=_ONE_MEGAPIXEL),
+    "qwen_image_edit_inpaint": _QWEN_EDIT("qwen_image:QwenImageEditInpaint", mask=True),
+    "qwen_image_edit_plus": _QWEN_EDIT(
+        "qwen_image:QwenImageEditPlus", pictures=_ANY, max_batch=1, input_size=_ONE_MEGAPIXEL
+    ),
     "flux2": _FLUX2("flux2:Flux2"),
     "flux2_klein": _FLUX2(
         "flux2:Flux2Klein",
@@ -160,6 +171,7 @@ FAMILIES = {
     "instruct_pix2pix": Traits(
         "instruct_pix2pix:InstructPix2Pix",
         encodes_images=True,
+        pictures=1,
         passes=lambda card, s, n: (
             (3, True) if (s.guidance_scale or 0) > 1 and (s.image_guidance_scale or 0) >= 1 else SINGLE
         ),
@@ -167,6 +179,7 @@ FAMILIES = {
     ),
     "omnigen": Traits(
         "omnigen:OmniGen",
+        pictures=_ANY,
         max_batch=1,
         images_add_passes=True,
         passes=lambda card, s, n: (3 if n else 2, True),
@@ -237,12 +250,19 @@ def check_folder(card: ModelCard, folder: Path) -> None:
 
 
 def check_card(card: ModelCard) -> None:
-    """Raise ConfigError for a part or a setting that the family does not read (the images would be those without it),
-    and for a setting that it needs and the card leaves out."""
+    """Raise ConfigError for a part, an input or a setting that the family does not read (the images would be those
+    without it), and for a setting that it needs and the card leaves out."""
     read = BUILT_IN[card.family].parts if card.family in BUILT_IN else card.parts
     for part in sorted(card.parts.keys() - card.lora.keys() - {*read}):
         what = f"{card.name}: the family {card.family} does not read the part {part!r}"
         raise ConfigError(f"{what}: give a LoRA adapter its scale in `lora`, or remove the part")
+    if card.family in FAMILIES:
+        reads, takes = FAMILIES[card.family], card.takes
+        wrong = {"pictures": takes.pictures > reads.pictures, "mask": takes.mask != reads.mask}
+        for name in (name for name, is_wrong in wrong.items() if is_wrong):
+            what = f"{card.name}: takes.{name} is {getattr(takes, name)}, and the family {card.family} reads "
+            most = str(reads.pictures or "no input image") if name == "pictures" else "one" if reads.mask else "no mask"
+            raise ConfigError(f"{what}{most}: correct it, or choose another family")
     given = {name for name, value in card.sampler.model_dump().items() if value is not None}
     own = FAMILIES[card.family].settings if card.family in FAMILIES else given - {"paste_back"}
     known = {"height", "width", "num_inference_steps", *own, *(("paste_back",) if card.takes.mask else ())}

@@ -184,6 +184,18 @@ class Thinking(Strict):
     """The text that ends the thought, such as `</think>`; the answer follows directly."""
 
 
+Phase = Literal["encode", "denoise", "decode", "component"]
+_OF_JUDGES = (
+    *("judge_max_pixels", "judge_min_pixels", "patch", "image_tokens", "mm_processor_kwargs", "thinking", "context"),
+    *("max_model_len", "rubrics", "chat_template_kwargs", "batch_invariant", "attention_backend"),
+    *("tensor_parallel_size", "active_parameters_b"),
+)
+_OF_GENERATORS = (
+    *("pipeline", "lora", "vram_by_phase_gb", "pflop_per_image", "takes", "attention", "architecture", "reduced"),
+    *("sampler", "call"),
+)
+
+
 class ModelCard(Strict):
     """One model: an image generator, a judge, or the feature extractor of a metric."""
 
@@ -202,20 +214,20 @@ class ModelCard(Strict):
     licence: str
     gated: bool = False
     """Whether the licence terms must be accepted on the Hub before download."""
-    parameters_b: float = Field(ge=0)
+    parameters_b: float = Field(ge=0, le=100_000)
     """Billions of parameters, including encoders."""
     active_parameters_b: float | None = Field(None, ge=0)
     """For a mixture-of-experts judge: billions of parameters used per token."""
     vram_gb: float = Field(ge=0)
     """Decimal GB of GPU memory: for a generator, the largest stage at the default size, batch size 1, bfloat16; for a
     judge, the weights plus the minimum needed for serving."""
-    vram_by_phase_gb: dict[str, Annotated[float, Field(ge=0)]] = Field(default={})
+    vram_by_phase_gb: dict[Phase, Annotated[float, Field(ge=0)]] = Field(default={})
     """Decimal GB of GPU memory of each generation phase: encode, denoise, decode. For the family `diffusers` also of
     the largest `component`: where the sum does not fit, the components are moved to the GPU one by one."""
-    pflop_per_image: float | None = Field(None, ge=0)
+    pflop_per_image: float | None = Field(None, ge=0, le=1_000_000)
     """10^15 floating-point operations per image at the default settings; gives a lower bound on the generation time."""
     takes: Takes = Takes()
-    attention: dict[str, str] = Field(default={})
+    attention: dict[Annotated[str, Field(pattern=r"^sm[0-9]{2,3}$")], str] = Field(default={})
     """diffusers attention backend by GPU class (sm80, sm86, sm89, sm90, sm100), where it differs from the default."""
     architecture: dict[str, str | bool] = Field(default={})
     """The pipeline's components: component name -> architecture in configs/architectures.yaml."""
@@ -272,8 +284,15 @@ class ModelCard(Strict):
             raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
         if (self.call or self.pipeline) and self.family != "diffusers":
             raise ValueError("call and pipeline: only the family `diffusers` has them")
-        if self.lora and self.role != "generator":
-            raise ValueError("lora: only generators support adapters")
+        for role, fields in (("judge", _OF_JUDGES), ("generator", _OF_GENERATORS)):
+            default = type(self).model_fields
+            stray = next((name for name in fields if getattr(self, name) != default[name].default), None)
+            if stray is not None and self.role != role:
+                raise ValueError(f"{stray}: only {role}s have it, and this is a {self.role}: remove it")
+        if self.parameters_b and self.vram_gb > 40 + 20 * self.parameters_b:
+            raise ValueError(
+                f"vram_gb is {self.vram_gb:g} with parameters_b {self.parameters_b:g}: give decimal GB and billions"
+            )
         return self
 
     @model_validator(mode="after")

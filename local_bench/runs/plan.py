@@ -144,6 +144,8 @@ def make_plan(
     if split and any(model.card for model in models):
         prompts = count(split, "prompts contain")
         notes.append(f"{prompts} control tokens of language models, which are split by a space.")
+    if no_model := sorted({*config.settlement.api_usd_per_image} - {model.label for model in models}):
+        notes.append(f"settlement.api_usd_per_image.{no_model[0]} has no effect: no model of the run has this name.")
     if any(model.card for model in models):
         notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
     _refuse_duplicates(candidates)

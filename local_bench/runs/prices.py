@@ -71,7 +71,9 @@ def price_of(config: SettlementConfig, device_name: str) -> Price | None:
     if config.usd_per_hour is not None:
         return Price(config.gpu or device_name, "own", micro_usd(config.usd_per_hour), "the run's config", "")
     files = config_files("prices.yaml")
-    table = {name: row for path in reversed(files) for name, row in load_yaml(path, PriceTable).gpus.items()}
+    table: dict[str, GpuPrices] = {}
+    for path in files:  # of rows that match a device alike, a lab's own counts
+        table = table | {n: row for n, row in load_yaml(path, PriceTable).gpus.items() if n not in table}
     path = files[0]
     if config.gpu is not None and config.gpu not in table:
         raise ConfigError(f"settlement.gpu: {path} has no row {config.gpu!r}, only {', '.join(table)}: choose one")

@@ -6,10 +6,13 @@ import re
 import sys
 
 import pytest
+import yaml
 
 from local_bench.annotation.protocol import load_protocol
 from local_bench.core.errors import ConfigError
 from local_bench.judges.vlm.rubrics import FOLDER, rubric
+from local_bench.runs.config import SettlementConfig
+from local_bench.runs.prices import price_of
 from local_bench.suites import registry
 from tests.plugins.test_extending import ROOT, TITLED
 
@@ -266,3 +269,60 @@ def test_a_file_with_a_built_in_name_is_refused(lab, cli, tmp_path, name, senten
         return
     assert (ended.returncode, ended.stdout) == (2, "")
     assert f"local-bench/{name}: {sentence}" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("vram_gb: 24000", "vram_gb is 24000 with parameters_b 0.00048: give decimal GB and billions"),
+        ("parameters_b: 12000000000", "parameters_b: input should be less than or equal to 100000"),
+        ("pflop_per_image: 1000000000000000", "pflop_per_image: input should be less than or equal to 1000000"),
+        ("vram_by_phase_gb: {denois: 4}", "vram_by_phase_gb.denois: input should be 'encode', 'denoise', 'decode' or"),
+        ("attention: {sm_90: flash}", "attention.sm_90: string should match pattern"),
+        ("judge_max_pixels: 5000", "judge_max_pixels: only judges have it, and this is a generator: remove it"),
+        ("takes: {pictures: 3}", "our: takes.pictures is 3, and the family flux reads no input image: correct it"),
+        ("{family: flux_kontext, takes: {pictures: 2}}", "takes.pictures is 2, and the family flux_kontext reads 1"),
+        ("takes: {mask: true}", "our: takes.mask is True, and the family flux reads no mask: correct it"),
+        ("title: ours", None),
+    ],
+)
+def test_a_key_of_a_card_that_has_no_effect_or_another_unit_is_named(cli, tmp_path, line, sentence):
+    own = tmp_path / "local-bench/models/our.yaml"
+    own.parent.mkdir(parents=True)
+    card = {"name": "our", "extends": "tiny-flux", "title": "ours"} | yaml.safe_load(line)
+    own.write_text(yaml.safe_dump(card))
+    ended = planned(cli, tmp_path, suite={"name": "studio", "limit": 1}, models=[{"card": "our"}], judge=None)
+    assert ended.returncode == (2 if sentence else 0), ended.stderr
+    assert (sentence or "") in ended.stderr
+    own.rename(own.with_suffix(".yml"))
+    renamed = cli("plan", "x.yaml")
+    assert renamed.returncode == 2
+    assert "local-bench/models/our.yml: the files of a config folder end in .yaml: rename it" in renamed.stderr
+
+
+def test_settings_of_a_model_that_is_left_out_or_has_another_name_are_named(cli, tmp_path):
+    own = {"suite": {"name": "studio", "limit": 1}, "judge": None}
+    models = [{"card": "tiny-flux"}, {"card": "tiny-sd3"}]
+    settings = {"api_usd_per_image": {"tiny-fluks": 0.04, "tiny-flux": 0.04}}
+    ended = planned(cli, tmp_path, models=models, settlement=settings, **own)
+    assert ended.returncode == 0
+    assert "settlement.api_usd_per_image.tiny-fluks has no effect: no model of the run has this name" in ended.stderr
+    for model, at in (("tiny-sd3", 0), ("tiny-flux2", 0), ("tiny-flux", 1)):
+        ended = cli("plan", "x.yaml", "--model", model, "--set", f"models.{at}.height=32")
+        assert ended.returncode == 2
+        assert f"--set models.{at}.height=32 is of a model that --model leaves out: remove one" in ended.stderr
+    ended = cli("plan", "x.yaml", "--model", "tiny-sd3", "--set", "models.1.height=32", "--json")
+    assert json.loads(ended.stdout)["models"][0]["height"] == 32
+
+
+def test_the_price_of_a_lab_s_own_device_counts_before_a_shipped_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "local-bench/prices.yaml"
+    own.parent.mkdir()
+    row = "  lab: {title: t, matches: [H100], mid: {usd_per_hour: 2, CURRENCYsource: us, date: '2026'}}\n"
+    own.write_text(f"gpus:\n{row.replace('CURRENCY', '')}")
+    found = price_of(SettlementConfig(), "NVIDIA H100 80GB HBM3")
+    assert (found.gpu, found.micro_usd_per_hour, found.source) == ("lab", 2_000_000, "us")
+    own.write_text(f"gpus:\n{row.replace('CURRENCY', 'currency: EUR, ')}")
+    with pytest.raises(ConfigError, match=r"no key 'gpus.lab.mid.currency'; the keys here are date, source, usd_per"):
+        price_of(SettlementConfig(), "NVIDIA H100 80GB HBM3")
