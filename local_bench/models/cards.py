@@ -284,6 +284,8 @@ class ModelCard(Strict):
             raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
         if (self.call or self.pipeline) and self.family != "diffusers":
             raise ValueError("call and pipeline: only the family `diffusers` has them")
+        if self.architecture and self.family == "diffusers":
+            raise ValueError("architecture: the family `diffusers` reads its components from the model: remove it")
         for role, fields in (("judge", _OF_JUDGES), ("generator", _OF_GENERATORS)):
             default = type(self).model_fields
             stray = next((name for name in fields if getattr(self, name) != default[name].default), None)

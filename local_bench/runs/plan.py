@@ -18,13 +18,14 @@ from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import UNSUPPORTED, Deliverable, Task, Unsupported, canonical_json, digest
 from local_bench.generators.architecture import piece
 from local_bench.generators.imported import find_images
-from local_bench.generators.registry import Sampler, check_card, check_folder, without_effect
-from local_bench.judges.metrics.registry import metric_card
+from local_bench.generators.registry import FAMILIES, GENERIC, Sampler, check_card, check_folder, without_effect
+from local_bench.judges.metrics.registry import check_known
 from local_bench.judges.rules import RULES, FileFacts, file_facts
 from local_bench.judges.vlm.client import claim_port
 from local_bench.judges.vlm.judge import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import DEFAULT_SET
 from local_bench.models.cards import SHIPPED, ModelCard, Takes, card
+from local_bench.models.vet import listing_of
 from local_bench.models.weights import check_local, resolve, resolve_parts, weights_digest
 from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig, parse_shard
 from local_bench.runs.image_store import IMAGES, INPUTS
@@ -179,13 +180,13 @@ def in_shard(task_id: str, shard: str | None) -> bool:
 
 
 def check_config(config: RunConfig, *, files: bool = True, stages: Collection[str] = ("generate",)) -> None:
-    """Checks that need no torch: unknown names, and what `stages` need (with `files` also weights and images). A run
+    """Unknown names, and what `stages` need (with `files` also weights, images, and implementations by torch). A run
     that has its images may be of cards and plug-ins that are not here. Raises UserError, of all faults if there are
     several."""
     begins = "generate" in stages
     checks: list[Callable[[], object]] = [
         # missing weights only leave a metric's scores unscored
-        *(partial(metric_card, name) for name in config.metrics if begins or "measure" in stages),
+        *(partial(check_known, name) for name in config.metrics if begins or "measure" in stages),
         partial(_check_suite, config),
         partial(_check_scores, config),
         *(partial(_check_model, model, files) for model in config.models if begins),
@@ -280,8 +281,23 @@ def _check_model(model: ModelConfig, files: bool) -> None:
                 check_folder(described, Path(folder).expanduser())
         check_card(described)
         _settings(model, described)
+        if files and model.load == "weights" and described.family not in FAMILIES:
+            _check_implementation(described, model.weights)
     elif files and not Path(images := model.imported.images).exists():
         raise ConfigError(f"imported.images: {images} does not exist: give an existing folder or manifest")
+
+
+def _check_implementation(described: ModelCard, weights: str | None) -> None:
+    """ConfigError if a package's family cannot be imported, or any pipeline cannot be called as its card says. Imports
+    torch, as the run will."""
+    from local_bench.generators.staged import family
+
+    family(described.family)
+    if described.family in GENERIC:
+        from local_bench.generators.any_pipeline import arguments_of, pipeline_class
+
+        kind = described.pipeline or (listing_of(resolve(described, weights)).index or {}).get("_class_name")
+        arguments_of(pipeline_class(kind, described.name), described)
 
 
 def judge_card(judge: JudgeConfig) -> ModelCard:

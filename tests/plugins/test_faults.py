@@ -14,7 +14,7 @@ from local_bench.judges.vlm.rubrics import FOLDER, rubric
 from local_bench.runs.config import SettlementConfig
 from local_bench.runs.prices import price_of
 from local_bench.suites import registry
-from tests.plugins.test_extending import ROOT, TITLED
+from tests.plugins.test_extending import ROOT, TITLED, stable_diffusion
 
 SUITE = """
 from local_bench import Deliverable, Question, Score, Suite
@@ -42,7 +42,7 @@ ENTRY_POINTS = {
     "metrics": "entropy = lab_plugin:Sharpness\nfaint = lab_plugin:Faint",
     "suites": "lab-shapes = lab_plugin:Shapes",
     "rubrics": "lab = lab_plugin",
-    "families": "flux = lab_plugin:Traits\nodd = lab_plugin:TRAITS",
+    "families": "flux = lab_plugin:Traits\nodd = lab_plugin:TRAITS\nlost = lab_plugin:LOST",
 }
 
 
@@ -326,3 +326,38 @@ def test_the_price_of_a_lab_s_own_device_counts_before_a_shipped_one(tmp_path, m
     own.write_text(f"gpus:\n{row.replace('CURRENCY', 'currency: EUR, ')}")
     with pytest.raises(ConfigError, match=r"no key 'gpus.lab.mid.currency'; the keys here are date, source, usd_per"):
         price_of(SettlementConfig(), "NVIDIA H100 80GB HBM3")
+
+
+def test_a_metric_of_a_package_that_cannot_be_made_is_named_by_plan(lab, cli, tmp_path):
+    lab()
+    ended = planned(cli, tmp_path, metrics=["faint"])
+    assert ended.returncode == 2
+    assert "metrics: 'faint' cannot be loaded from lab_plugin:Faint" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"call": {"etta": 0.5}}, "our: StableDiffusionPipeline has no etta; its arguments are "),
+        ({"call": {"guidance_scale": 3}}, "our: call: guidance_scale is set for each image: remove it"),
+        ({"takes": {"mask": True}}, "our: StableDiffusionPipeline takes no mask: set takes.mask to false"),
+        ({"architecture": {"scheduler": "flow-shifting"}}, "architecture: the family `diffusers` reads its components"),
+        ({"family": "odd", "pipeline": None}, "the family 'odd' cannot be loaded from lab_plugin:TRAITS"),
+        (
+            {"family": "lost", "pipeline": None},
+            "the family 'lost' cannot be loaded from lab_plugin:Lost (module 'lab_plugin' has no",
+        ),
+    ],
+)
+def test_a_card_that_its_pipeline_cannot_follow_is_refused_before_there_is_a_run(lab, cli, tmp_path, changes, sentence):
+    """Each was an error after the images of the models before it."""
+    lab(f"{SUITE}\n\nfrom local_bench import Traits\nLOST = Traits('lab_plugin:Lost')\n")
+    stable_diffusion(tmp_path / "sd")
+    cli("models", "add", str(tmp_path / "sd"), "--name", "our")
+    own = tmp_path / "local-bench/models/our.yaml"
+    own.write_text(yaml.safe_dump(yaml.safe_load(own.read_text()) | changes))
+    planned(cli, tmp_path, suite={"name": "studio", "limit": 1}, models=[{"card": "our"}], judge=None)
+    ended = cli("run", "x.yaml")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert sentence in ended.stderr
+    assert not (tmp_path / "runs").exists()

@@ -369,6 +369,13 @@ def check_metric(name: str) -> None:
         raise
 
 
+def check_known(name: str) -> None:
+    """ConfigError for an unknown metric, or a plugin's that cannot be made."""
+    metric_card(name)
+    if name in _known().keys() - BUILT_IN.keys():
+        make_metric(name)
+
+
 def check_extras(names: Sequence[str]) -> None:
     """MissingExtra if a metric of `names` needs a package that is not installed; ConfigError for a plugin's that cannot
     be made."""
@@ -378,8 +385,8 @@ def check_extras(names: Sequence[str]) -> None:
     if names:
         require(*(extra for family, extra in extras.items() if family in families), "metrics", "generate")
     for name in names:
-        if name in entries_by_name.keys() - BUILT_IN.keys():
-            make_metric(name)
+        if name in entries_by_name:
+            check_known(name)
 
 
 def make_metric(name: str) -> Metric:
