@@ -239,9 +239,16 @@ def _check_suite(config: RunConfig) -> None:
         if isinstance(entry, FilesSuite) and unfilled:
             slots = ", ".join(FilesSuite.slots)
             raise ConfigError(f"suite {name}: the rubric {rubric!r} has the slot {unfilled[0]!r}: use those of {slots}")
-        for score in fields if has_expectations else ():
-            least = (entry.thresholds or {}).get(score, 0)
-            if least >= max(map(float, labels_of[score])):
+        for score in fields if isinstance(entry, FilesSuite) else ():
+            least, most = (entry.thresholds or {}).get(score, 0), max(map(float, labels_of[score]))
+            what = f"suite {name}: the score {score} of the rubric {rubric!r}"
+            if any(criterion.flag for criterion in DEFAULT_SET[rubric].criteria if criterion.field == score):
+                raise ConfigError(f"{what} is a list: a score has labels that are numbers, true or false")
+            top = most if entry.top_score is None else entry.top_score
+            if least > most or top < most:
+                other = f"threshold is {least:g}" if least > most else f"top_score is {top:g}"
+                raise ConfigError(f"{what} has the highest label {most:g}, and its {other}: correct one of them")
+            if has_expectations and least >= most:
                 raise ConfigError(
                     f"suite {name}: with `protocol: logit` the score {score} is an expectation, which never reaches "
                     f"its threshold {least:g}, the highest label: lower the threshold, or use `protocol: json`"

@@ -361,3 +361,56 @@ def test_a_card_that_its_pipeline_cannot_follow_is_refused_before_there_is_a_run
     assert (ended.returncode, ended.stdout) == (2, "")
     assert sentence in ended.stderr
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "sentence"),
+    [
+        (
+            "rubrics",
+            "word: [0, 1]",
+            "word: {any_of: {a: b}}",
+            "the score word of the rubric 'lab_sign' is a list: a score",
+        ),
+        ("rubrics", "word: [0, 1]", "word: []", "answer.0.word: list should have at least 1 item"),
+        (
+            "rubrics",
+            "word: [0, 1]",
+            "word: [0, 1, true]",
+            "answer: two labels of word are one number: give each its own",
+        ),
+        (
+            "rubrics",
+            "version: 1",
+            "version: 1\nmax_tokens: 0",
+            "max_tokens: input should be greater than or equal to 1",
+        ),
+        (
+            "rubrics",
+            "version: 1",
+            "version: 1\ntemperature: -1",
+            "temperature: input should be greater than or equal to 0",
+        ),
+        ("rubrics", "version: 1", "version: 1\nmin_pixels: 9\nmax_pixels: 5", "min_pixels is more than max_pixels"),
+        ("suites", "{word: 1,", "{word: 7,", "has the highest label 1, and its threshold is 7: correct one of them"),
+        (
+            "suites",
+            "title: Signs",
+            "top_score: 0.5\ntitle: Signs",
+            "highest label 1, and its top_score is 0.5: correct",
+        ),
+        ("suites", "title: Signs", "top_score: 1\ntitle: Signs", None),
+    ],
+)
+def test_answers_that_can_be_no_score_are_named(cli, tmp_path, name, old, new, sentence):
+    files = {n: text for n, text in TITLED.findall((ROOT / "docs/extending.md").read_text()) if "sign" in n}
+    for file, text in files.items():
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        assert name not in file or not file.endswith("yaml") or old in text
+        path.write_text(text.replace(old, new) if name in file and file.endswith("yaml") else text)
+    forget()
+    ended = planned(cli, tmp_path, suite={"name": "lab-signs"})
+    forget()
+    assert ended.returncode == (2 if sentence else 0), ended.stderr
+    assert (sentence or "") in ended.stderr

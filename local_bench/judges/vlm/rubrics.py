@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -177,7 +177,7 @@ class Rubric(Strict):
     layouts: list[list[str]] = Field(default=[])
     """The valid sequences of roles; consecutive images may share a role."""
     text: str
-    answer: list[dict[str, list[Label] | Flags]] = Field(default=[])
+    answer: list[dict[str, Annotated[list[Label], Field(min_length=1)] | Flags]] = Field(default=[])
     evidence: dict[str, str] = Field(default={}, max_length=1)
     """A text field -> its description: with `json` the judge generates it before the labels. Never a score."""
     options: dict[str, str] = Field(default={})
@@ -185,11 +185,11 @@ class Rubric(Strict):
     writes: dict[str, Any] | None = None
     """The JSON schema of the generated text; a value "$NAME" is the number in slot NAME."""
     verbatim: Verbatim | None = None
-    max_tokens: int = 64
-    temperature: float = 0
+    max_tokens: int = Field(64, ge=1)
+    temperature: float = Field(0, ge=0)
     """If above 0, every repeat has its own seed."""
-    min_pixels: int | None = None
-    max_pixels: int | None = None
+    min_pixels: int | None = Field(None, ge=1)
+    max_pixels: int | None = Field(None, ge=1)
     """Images are resized to this range, as far as the judge's limit permits; None: the judge's own budget."""
 
     @model_validator(mode="after")
@@ -207,6 +207,12 @@ class Rubric(Strict):
             raise ValueError("the layouts must use exactly the roles in pictures")
         if bool(self.answer) == bool(self.writes):
             raise ValueError("a rubric has an answer or writes, not both")
+        fields = ((name, labels) for form in self.answer for name, labels in form.items() if isinstance(labels, list))
+        twice = next((name for name, labels in fields if len({int(label) for label in labels}) < len(labels)), None)
+        if twice is not None:
+            raise ValueError(f"answer: two labels of {twice} are one number: give each its own")
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError("min_pixels is more than max_pixels: exchange them")
         return self
 
     @cached_property
