@@ -301,6 +301,11 @@ class ModelCard(Strict):
     def _check_context(self) -> Self:
         if self.max_model_len > self.context:
             raise ValueError(f"max_model_len is {self.max_model_len}, more than the model's context of {self.context}")
+        if not max(self.judge_min_pixels, self.patch**2) <= self.judge_max_pixels:
+            least = max(self.judge_min_pixels, self.patch**2)
+            raise ValueError(f"judge_max_pixels is {self.judge_max_pixels}, and the least (or one patch) is {least}")
+        if self.active_parameters_b and self.active_parameters_b > self.parameters_b > 0:
+            raise ValueError(f"active_parameters_b is {self.active_parameters_b:g}, more than parameters_b")
         return self
 
 

@@ -21,6 +21,7 @@ from local_bench.generators.imported import find_images
 from local_bench.generators.registry import FAMILIES, GENERIC, Sampler, check_card, check_folder, without_effect
 from local_bench.judges.metrics.registry import check_known
 from local_bench.judges.rules import RULES, FileFacts, file_facts
+from local_bench.judges.vlm.adding import unknown_variables
 from local_bench.judges.vlm.client import claim_port
 from local_bench.judges.vlm.judge import BUILT_IN, plugin
 from local_bench.judges.vlm.rubrics import DEFAULT_SET
@@ -116,6 +117,7 @@ def make_plan(
     cases = count(len(refused), "cases cannot be read and are")
     notes: list[str] = [*unused_entry_points(config), *([f"{cases} skipped:"] if refused else []), *refused]
     notes += [f"{task.task_id}: {' '.join(task.notes)}" for task in tasks if task.notes]
+    notes += _without_effect(config, files)
     if broken := [f"{task.task_id}: {task.unscored}" for task in tasks if task.unscored]:
         notes.append(f"{count(len(broken), 'tasks')} cannot be run; the first: {broken[0]}")
     candidates, delivered = list[Candidate](), dict[str, FileFacts]()
@@ -145,8 +147,6 @@ def make_plan(
     if split and any(model.card for model in models):
         prompts = count(split, "prompts contain")
         notes.append(f"{prompts} control tokens of language models, which are split by a space.")
-    if no_model := sorted({*config.settlement.api_usd_per_image} - {model.label for model in models}):
-        notes.append(f"settlement.api_usd_per_image.{no_model[0]} has no effect: no model of the run has this name.")
     if any(model.card for model in models):
         notes += _never_met([HardRules.model_validate(rules) for task in tasks for rules in task.rules])
     _refuse_duplicates(candidates)
@@ -315,6 +315,25 @@ def judge_card(judge: JudgeConfig) -> ModelCard:
     if described.parts:
         raise ConfigError(f"{described.name}: a judge reads no parts: merge an adapter into its weights")
     return described
+
+
+_OF_VLLM = ("extra_args", "attention_backend", "batch_invariant", "start_timeout_s", "port", "in_flight")
+
+
+def _without_effect(config: RunConfig, files: bool) -> Iterator[str]:
+    """A sentence about settings of other transports, if they differ from their defaults, which a stored config has;
+    about variables that a judge's template does not have, and about prices of no model."""
+    for judge in config.judges:
+        others = {"served": (), "embedded": _OF_VLLM[-2:], "auto": ()}.get(judge.transport, _OF_VLLM)
+        others = (*(() if judge.base_url else ("served_model", "api_key_env")), *others)
+        names = [name for name in others if getattr(judge, name) != JudgeConfig.model_fields[name].default]
+        if names:
+            what = f"transport {judge.transport}{'' if judge.base_url else ' without base_url'}"
+            yield f"{judge.label}: {', '.join(names)} {'has' if len(names) == 1 else 'have'} no effect with {what}."
+        if files and judge.base_url is None and judge.transport in BUILT_IN:
+            yield from unknown_variables(judge_card(judge), judge.weights, judge.chat_template_kwargs)
+    if no_model := sorted({*config.settlement.api_usd_per_image} - {model.label for model in config.models}):
+        yield f"settlement.api_usd_per_image.{no_model[0]} has no effect: no model of the run has this name."
 
 
 def _check_judge(at: int, judge: JudgeConfig, files: bool) -> None:

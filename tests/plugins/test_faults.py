@@ -10,7 +10,9 @@ import yaml
 
 from local_bench.annotation.protocol import load_protocol
 from local_bench.core.errors import ConfigError
+from local_bench.judges.vlm.adding import unknown_variables
 from local_bench.judges.vlm.rubrics import FOLDER, rubric
+from local_bench.models.cards import card
 from local_bench.runs.config import SettlementConfig
 from local_bench.runs.prices import price_of
 from local_bench.suites import registry
@@ -289,8 +291,8 @@ def test_a_file_with_a_built_in_name_is_refused(lab, cli, tmp_path, name, senten
 def test_a_key_of_a_card_that_has_no_effect_or_another_unit_is_named(cli, tmp_path, line, sentence):
     own = tmp_path / "local-bench/models/our.yaml"
     own.parent.mkdir(parents=True)
-    card = {"name": "our", "extends": "tiny-flux", "title": "ours"} | yaml.safe_load(line)
-    own.write_text(yaml.safe_dump(card))
+    written = {"name": "our", "extends": "tiny-flux", "title": "ours"} | yaml.safe_load(line)
+    own.write_text(yaml.safe_dump(written))
     ended = planned(cli, tmp_path, suite={"name": "studio", "limit": 1}, models=[{"card": "our"}], judge=None)
     assert ended.returncode == (2 if sentence else 0), ended.stderr
     assert (sentence or "") in ended.stderr
@@ -414,3 +416,41 @@ def test_answers_that_can_be_no_score_are_named(cli, tmp_path, name, old, new, s
     forget()
     assert ended.returncode == (2 if sentence else 0), ended.stderr
     assert (sentence or "") in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("judge_max_pixels: 100", "judge_max_pixels is 100, and the least (or one patch) is 1024"),
+        ("judge_min_pixels: 2000000", "judge_max_pixels is 16384, and the least (or one patch) is 2000000"),
+        ("active_parameters_b: 900", "active_parameters_b is 900, more than parameters_b"),
+        ("sampler: {height: 64}", "sampler: only generators have it, and this is a judge: remove it"),
+        (
+            "chat_template_kwargs: {return_dict: false}",
+            "'return_dict' is not a variable of a chat template",
+        ),
+        ("title: ours", None),
+    ],
+)
+def test_a_key_of_a_judge_s_card_that_has_no_effect_is_named(cli, tmp_path, line, sentence):
+    own = tmp_path / "local-bench/models/our-judge.yaml"
+    own.parent.mkdir(parents=True)
+    written = {"name": "our-judge", "extends": "tiny-qwen3-vl", "title": "ours"} | yaml.safe_load(line)
+    own.write_text(yaml.safe_dump(written))
+    judge = {"card": "our-judge", "transport": "local", "port": 8001, "served_model": "x"}
+    ended = planned(cli, tmp_path, suite={"name": "studio", "limit": 1}, judge=judge)
+    if sentence is None:
+        assert ended.returncode == 0, ended.stderr
+        assert "our-judge: served_model, port have no effect with transport local without base_url." in ended.stderr
+    if sentence is not None:
+        ended = cli("run", "x.yaml")
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert sentence in ended.stderr
+        assert not (tmp_path / "runs").exists()
+
+
+def test_a_variable_that_a_chat_template_does_not_have_is_named(judge_weights):
+    described = card("tiny-qwen3-vl", "judge").model_copy(update={"chat_template_kwargs": {"enable_thinkng": False}})
+    noted = [*unknown_variables(described, str(judge_weights), ["messages", "x1"])]
+    of_template = "the chat template of tiny-qwen3-vl has no such variable."
+    assert noted == [f"chat_template_kwargs.{name} has no effect: {of_template}" for name in ("enable_thinkng", "x1")]

@@ -1,12 +1,15 @@
 """`models add`: the card of a judge, from the config of a vision-language model and the headers of its weights."""
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import WeightsError
 from local_bench.judges.vlm.vllm_process import vllm_version
-from local_bench.models.vet import Listing
+from local_bench.models.cards import ModelCard
+from local_bench.models.vet import Listing, listing_of
+from local_bench.models.weights import resolve
 
 _MAX_LEN = 8192
 _SERVING_GB = 5
@@ -57,6 +60,15 @@ def judge_fields(listing: Listing, parameters: int) -> tuple[dict[str, Any], lis
         "tensor_parallel_size": gpus,
     }
     return fields, notes
+
+
+def unknown_variables(card: ModelCard, weights: str | None, variables: Iterable[str]) -> Iterator[str]:
+    """A sentence for each variable, of the card or further ones, that the judge's chat template does not have."""
+    for name in dict.fromkeys((*card.chat_template_kwargs, *variables)):
+        listing = listing_of(resolve(card, weights))
+        texts = [listing.read(file) for file in _TEMPLATES if file in listing.names]
+        if any(b"{%" in text for text in texts) and not any(name.encode() in text for text in texts):
+            yield f"chat_template_kwargs.{name} has no effect: the chat template of {card.name} has no such variable."
 
 
 def _takes_images(architecture: str, model_type: str) -> bool:
