@@ -55,6 +55,8 @@ def show_model(name: str, as_json: bool) -> int:
     """Show a model card and which of its files are on this machine."""
     card = _card(name)
     data = card.model_dump() | local_files(card, say)
+    if files := config_files(f"models/{name}.yaml"):  # of several the first counts
+        data["card"] = str(files[0])
     if card.pipeline:
         require("generate")
         from local_bench.generators.any_pipeline import arguments_of, pipeline_class

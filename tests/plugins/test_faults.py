@@ -10,6 +10,7 @@ import yaml
 
 from local_bench.annotation.protocol import load_protocol
 from local_bench.core.errors import ConfigError
+from local_bench.core.files import CONFIG_DIRS
 from local_bench.judges.vlm.adding import unknown_variables
 from local_bench.judges.vlm.rubrics import FOLDER, rubric
 from local_bench.models.cards import card
@@ -454,3 +455,24 @@ def test_a_variable_that_a_chat_template_does_not_have_is_named(judge_weights):
     noted = [*unknown_variables(described, str(judge_weights), ["messages", "x1"])]
     of_template = "the chat template of tiny-qwen3-vl has no such variable."
     assert noted == [f"chat_template_kwargs.{name} has no effect: {of_template}" for name in ("enable_thinkng", "x1")]
+
+
+def test_of_two_cards_of_one_name_the_first_folder_s_is_shown(cli, tmp_path, monkeypatch):
+    for folder, title in (("one", "first"), ("local-bench", "second")):
+        path = tmp_path / folder / "models/our.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"name: our\nextends: tiny-flux\ntitle: {title}\n")
+    monkeypatch.setenv(CONFIG_DIRS, "one")
+    shown = json.loads(cli("models", "show", "our", "--json").stdout)
+    assert (shown["title"], shown["card"]) == ("first", "one/models/our.yaml")
+    monkeypatch.delenv(CONFIG_DIRS)
+    assert json.loads(cli("models", "show", "our", "--json").stdout)["card"] == "local-bench/models/our.yaml"
+
+
+def test_an_adapter_without_effect_is_refused(cli, tmp_path):
+    own = tmp_path / "local-bench/models/our.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_text("name: our\nextends: tiny-flux\nparts: {style: {folder: style}}\nlora: {style: 0}\n")
+    ended = planned(cli, tmp_path, suite={"name": "studio", "limit": 1}, models=[{"card": "our"}], judge=None)
+    assert ended.returncode == 2
+    assert "lora: an adapter with the scale 0 changes nothing: remove it" in ended.stderr

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -402,6 +402,12 @@ def make_metric(name: str) -> Metric:
         raise ConfigError(f"metrics: {name!r}: {where} gives no HostMetric or NetworkMetric with a spec: correct it")
     if metric.spec.name != name:
         raise ConfigError(f"metrics: {name!r}: the metric's spec has the name {metric.spec.name!r}: give it {name!r}")
+    spec, numbers = metric.spec, [one for one in (metric.spec.lowest, metric.spec.highest) if one is not None]
+    if not all(isinstance(one, int | float) for one in numbers) or numbers != sorted(numbers):
+        raise ConfigError(f"metrics: {name!r}: the spec's range is {spec.lowest!r} to {spec.highest!r}: correct it")
+    if unknown := {*spec.needs} - {*get_args(Need)}:
+        needs = f"{min(unknown)!r}, which is none of {', '.join(get_args(Need))}"
+        raise ConfigError(f"metrics: {name!r}: the metric's spec needs {needs}: correct it")
     return metric
 
 

@@ -29,6 +29,18 @@ def number(_):
     return 5
 
 
+def empty_range(name):
+    metric = Brightness(name)
+    metric.spec = MetricSpec(name, True, "", "", lowest=2, highest=1)
+    return metric
+
+
+def needs_more(name):
+    metric = Brightness(name)
+    metric.spec = MetricSpec(name, True, "", "", needs=("picture",))
+    return metric
+
+
 def offline(_):
     raise RuntimeError("no network")
 
@@ -51,7 +63,7 @@ def plugins(tmp_path, monkeypatch):
     (about / "entry_points.txt").write_text(
         "[local_bench.metrics]\nbrightness = lab_brightness:make\nssim = lab_brightness:make\nbroken = no_such:make\n"
         "glow = lab_brightness:brightness\nnumber = lab_brightness:number\noffline = lab_brightness:offline\n"
-        "typo = lab_typo:make\n"
+        "typo = lab_typo:make\nrange = lab_brightness:empty_range\nneeds = lab_brightness:needs_more\n"
     )
     (tmp_path / "lab_typo.py").write_text("def make(:")
     monkeypatch.syspath_prepend(tmp_path)
@@ -74,6 +86,8 @@ def test_a_metric_can_be_added_without_changing_others(plugins, tmp_path):
     [
         ("number", "metrics: 'number': lab_brightness:number gives no HostMetric or NetworkMetric with a spec"),
         ("offline", "metrics: 'offline' cannot be made by lab_brightness:offline .RuntimeError: no network.: correct"),
+        ("range", "metrics: 'range': the spec's range is 2 to 1: correct it"),
+        ("needs", "metrics: 'needs': the metric's spec needs 'picture', which is none of caption, source, reference"),
         ("typo", "metrics: 'typo' cannot be loaded from lab_typo:make .SyntaxError: invalid syntax"),
     ],
 )
