@@ -38,7 +38,7 @@ from local_bench.cli.run import demo, extract, generate, init, judge, measure, p
 from local_bench.core import __version__
 from local_bench.core.environment import entry_points, isolate, missing
 from local_bench.core.errors import LocalBenchError, UserError, without_secrets
-from local_bench.core.files import CONFIG_DIRS, is_dir, reason
+from local_bench.core.files import CONFIG_DIRS, is_dir, reason, user_config_dirs
 
 DEBUG = "--debug"
 
@@ -80,6 +80,8 @@ def cli(config_dirs: tuple[Path, ...]) -> None:
         os.environ[CONFIG_DIRS] = os.pathsep.join(
             [*(str(folder.absolute()) for folder in config_dirs), *([inherited] if inherited else [])]
         )
+    if absent := next((folder for folder in user_config_dirs() if not is_dir(folder)), None):
+        raise UserError(f"{CONFIG_DIRS}: the folder {absent} does not exist: correct it, or unset the variable")
 
 
 SECTIONS: dict[str, list[click.Command]] = {

@@ -465,6 +465,10 @@ def test_of_two_cards_of_one_name_the_first_folder_s_is_shown(cli, tmp_path, mon
     monkeypatch.setenv(CONFIG_DIRS, "one")
     shown = json.loads(cli("models", "show", "our", "--json").stdout)
     assert (shown["title"], shown["card"]) == ("first", "one/models/our.yaml")
+    monkeypatch.setenv(CONFIG_DIRS, "gone")
+    refused = cli("models", "show", "our")
+    assert refused.returncode == 2
+    assert "LOCAL_BENCH_CONFIG_DIRS: the folder gone does not exist: correct it, or unset" in refused.stderr
     monkeypatch.delenv(CONFIG_DIRS)
     assert json.loads(cli("models", "show", "our", "--json").stdout)["card"] == "local-bench/models/our.yaml"
 
