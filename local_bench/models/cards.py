@@ -282,8 +282,6 @@ class ModelCard(Strict):
         missing = next((name for name in self.lora if name not in self.parts), None)
         if missing is not None:
             raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
-        if 0 in self.lora.values():
-            raise ValueError("lora: an adapter with the scale 0 changes nothing: remove it")
         if (self.call or self.pipeline) and self.family != "diffusers":
             raise ValueError("call and pipeline: only the family `diffusers` has them")
         if self.architecture and self.family == "diffusers":

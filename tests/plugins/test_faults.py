@@ -471,12 +471,3 @@ def test_of_two_cards_of_one_name_the_first_folder_s_is_shown(cli, tmp_path, mon
     assert "LOCAL_BENCH_CONFIG_DIRS: the folder gone does not exist: correct it, or unset" in refused.stderr
     monkeypatch.delenv(CONFIG_DIRS)
     assert json.loads(cli("models", "show", "our", "--json").stdout)["card"] == "local-bench/models/our.yaml"
-
-
-def test_an_adapter_without_effect_is_refused(cli, tmp_path):
-    own = tmp_path / "local-bench/models/our.yaml"
-    own.parent.mkdir(parents=True)
-    own.write_text("name: our\nextends: tiny-flux\nparts: {style: {folder: style}}\nlora: {style: 0}\n")
-    ended = planned(cli, tmp_path, suite={"name": "studio", "limit": 1}, models=[{"card": "our"}], judge=None)
-    assert ended.returncode == 2
-    assert "lora: an adapter with the scale 0 changes nothing: remove it" in ended.stderr
