@@ -4,7 +4,8 @@ judging and networks of metrics are models with the constants below; metrics wit
 
 Also the progress of the whole run: its phases, weighted by their modelled operations, with the time left. The weights
 need not be right in seconds: the time left of a kind of phase (generation, metrics, judging) follows from the speed at
-which this run has worked on it, and only for a kind that has not begun from the speed so far.
+which this run has worked on it, and only for a kind that has not begun from the speed so far, if most of the run's
+operations are of kinds whose speed is known; otherwise the time left is unknown.
 """
 
 import math
@@ -474,6 +475,9 @@ PROGRESS_TEXT_TOKENS = 500
 """Tokens of a question besides its image."""
 HOST_FLOP = 1e9
 """Nominal operations of a metric without a network, per image."""
+_STARTING, _KNOWN_S = 0.05, 1.0
+"""A phase's first progress, if less than this part of it, is its start-up and tells no speed; a speed is known after
+this many seconds of work."""
 
 
 def weights_of_phases(run: RunDir, plan: RunPlan, stages: tuple[str, ...]) -> dict[str, float]:
@@ -516,32 +520,38 @@ class Overall(Forwarding):
         self._flop: dict[str, float] = defaultdict(float)
         """Kind -> modelled operations done in this process."""
         self._phase: str | None = None
-        self._step, self._at = 0.0, clock()
+        self._step, self._at, self._begun = 0.0, clock(), False
 
     def begin(self, phase: str, total: int) -> None:
         self._shown.begin(phase, total)
         if self._phase is not None and phase != self._phase:
             self._done[self._phase] = 1.0  # some of its items may have been stored already
         self._phase = phase if phase in self._weights else None
-        self._at = self._clock()
+        self._at, self._begun = self._clock(), False
         if self._phase is not None:
             self._step = (1.0 - self._done[self._phase]) / max(total, 1)
 
     def advance(self, n: int = 1) -> None:
         if self._phase is not None:
-            kind, now = _kind(self._phase), self._clock()
-            self._done[self._phase] = min(1.0, self._done[self._phase] + n * self._step)
-            self._flop[kind] += n * self._step * self._weights[self._phase]
-            self._seconds[kind] += now - self._at
-            self._at = now
-            left = {phase: (1.0 - self._done[phase]) * flop for phase, flop in self._weights.items()}
-            flop, seconds, seconds_left = sum(self._flop.values()), sum(self._seconds.values()), None
-            if flop and seconds:
-                speeds = {kind: self._flop[kind] / self._seconds[kind] for kind in self._flop if self._seconds[kind]}
-                seconds_left = sum(n / (speeds.get(_kind(phase)) or flop / seconds) for phase, n in left.items())
+            kind, now, part = _kind(self._phase), self._clock(), n * self._step
+            self._done[self._phase] = min(1.0, self._done[self._phase] + part)
+            if self._begun or part >= _STARTING:
+                self._flop[kind] += part * self._weights[self._phase]
+                self._seconds[kind] += now - self._at
+            self._at, self._begun = now, True
             done = sum(self._done[phase] * flop for phase, flop in self._weights.items())
-            self._shown.overall(done / sum(self._weights.values()), seconds_left)
+            self._shown.overall(done / sum(self._weights.values()), self._seconds_left())
         self._shown.advance(n)
+
+    def _seconds_left(self) -> float | None:
+        left = {phase: (1.0 - self._done[phase]) * flop for phase, flop in self._weights.items()}
+        known = {kind: s for kind, s in self._seconds.items() if s >= _KNOWN_S and self._flop[kind]}
+        unknown = sum(n for phase, n in left.items() if _kind(phase) not in known)
+        if not known or unknown > sum(self._weights.values()) / 2:
+            return None
+        so_far = sum(self._flop[kind] for kind in known) / sum(known.values())
+        speeds = {kind: self._flop[kind] / s for kind, s in known.items()}
+        return sum(n / speeds.get(_kind(phase), so_far) for phase, n in left.items())
 
 
 def _kind(phase: str) -> str:

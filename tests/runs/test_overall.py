@@ -45,3 +45,24 @@ def test_a_phase_that_restarts_or_ends_early_is_counted_once():
     fractions = [fraction for fraction, _ in recorded.values]
     assert fractions[-1] == 1.0
     assert fractions == sorted(fractions)
+
+
+def test_a_time_is_shown_only_from_a_speed_that_this_run_has_shown():
+    """A start-up of 100 s before the first of 100 images, and a phase of other work that is most of the run."""
+    now, recorded = 0.0, Recorded()
+    bars = Overall(recorded, {"a: make": 4.0, "j: judge": 6.0}, clock=lambda: now)
+    bars.begin("a: make", 100)
+    for now in (100.0, 101.0, 102.0):
+        bars.advance()
+    assert recorded.values[-1] == (0.012, None)  # judging is more than half of the run, and its speed is unknown
+    bars.advance(97)
+    bars.begin("j: judge", 100)
+    for now, seconds_left in ((200.0, None), (200.9, None), (202.0, 97.0), (203.0, 96.0)):
+        bars.advance()
+        assert recorded.values[-1][1] == (seconds_left and pytest.approx(seconds_left))
+
+    bars = Overall(recorded, {"a: make": 6.0, "j: judge": 4.0}, clock=lambda: now)
+    bars.begin("a: make", 100)
+    for now, seconds_left in ((300.0, None), (301.0, (98 * 0.06 + 4) / 0.06)):
+        bars.advance()
+        assert recorded.values[-1][1] == (seconds_left and pytest.approx(seconds_left))
