@@ -49,20 +49,22 @@ def test_a_phase_that_restarts_or_ends_early_is_counted_once():
 
 def test_a_time_is_shown_only_from_a_speed_that_this_run_has_shown():
     """A start-up of 100 s before the first of 100 images, and a phase of other work that is most of the run."""
-    now, recorded = 0.0, Recorded()
-    bars = Overall(recorded, {"a: make": 4.0, "j: judge": 6.0}, clock=lambda: now)
-    bars.begin("a: make", 100)
-    for now in (100.0, 101.0, 102.0):
-        bars.advance()
-    assert recorded.values[-1] == (0.012, None)  # judging is more than half of the run, and its speed is unknown
-    bars.advance(97)
-    bars.begin("j: judge", 100)
-    for now, seconds_left in ((200.0, None), (200.9, None), (202.0, 97.0), (203.0, 96.0)):
-        bars.advance()
-        assert recorded.values[-1][1] == (seconds_left and pytest.approx(seconds_left))
+    recorded, clock = Recorded(), []
+    bars = Overall(recorded, {"a: make": 4.0, "j: judge": 6.0}, clock=lambda: clock[-1] if clock else 0.0)
 
-    bars = Overall(recorded, {"a: make": 6.0, "j: judge": 4.0}, clock=lambda: now)
+    def seconds_left(at, n=1):
+        clock.append(at)
+        bars.advance(n)
+        return recorded.values[-1][1]
+
     bars.begin("a: make", 100)
-    for now, seconds_left in ((300.0, None), (301.0, (98 * 0.06 + 4) / 0.06)):
-        bars.advance()
-        assert recorded.values[-1][1] == (seconds_left and pytest.approx(seconds_left))
+    assert [seconds_left(at) for at in (100.0, 101.0, 102.0)] == [None] * 3  # judging is more than half of the run
+    assert seconds_left(199.0, 97) is None
+    bars.begin("j: judge", 100)
+    assert [seconds_left(at) for at in (200.0, 200.9)] == [None, None]
+    assert [seconds_left(at) for at in (202.0, 203.0)] == pytest.approx([97.0, 96.0])
+
+    bars = Overall(recorded, {"a: make": 6.0, "j: judge": 4.0}, clock=lambda: clock[-1])
+    bars.begin("a: make", 100)
+    assert seconds_left(300.0) is None
+    assert seconds_left(301.0) == pytest.approx(98 + 4 / 0.06)
