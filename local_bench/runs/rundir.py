@@ -233,6 +233,11 @@ def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
     changed = _differences(old, new)
     grown = [key for key in changed if _grows(key, old, new)]
     refused = [key for key in changed if key not in grown]
+    if ("engine", "device") in refused and {stored.engine.device, config.engine.device} == {"auto", "cpu"}:
+        from local_bench.generators.numerics import choose_device
+
+        if config.engine.executor == "local" and choose_device("auto").type == "cpu":  # both are this machine's CPU
+            refused.remove(("engine", "device"))
     if refused:
         key = refused[0]
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""

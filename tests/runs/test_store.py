@@ -3,9 +3,11 @@
 import json
 
 import pytest
+import torch
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
 from local_bench.core.types import Score
+from local_bench.generators import numerics
 from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
@@ -64,6 +66,27 @@ def test_execution_settings_may_change_and_work_settings_may_not(tmp_path):
         assert run.config.acceptance.brf == 1.0
     with pytest.raises(ConfigError, match="seed: 0 in the run, 1 now"):
         RunDir.begin(tmp_path / "run", CONFIG.model_copy(update={"seed": 1}))
+
+
+@pytest.mark.parametrize(("begun", "now"), [("cpu", "auto"), ("auto", "cpu")])
+def test_auto_is_the_cpu_of_a_machine_without_gpu(tmp_path, monkeypatch, begun, now):
+    first, other = (
+        CONFIG.model_copy(update={"engine": CONFIG.engine.model_copy(update={"device": device})})
+        for device in (begun, now)
+    )
+    with RunDir.begin(tmp_path / "run", first) as run:
+        run.store.set_meta("planned", "1")
+    with RunDir.begin(tmp_path / "run", other) as run:
+        assert run.config.engine.device == now
+    with pytest.raises(ConfigError, match="seed: 0 in the run, 1 now"):
+        RunDir.begin(tmp_path / "run", other.model_copy(update={"seed": 1}))
+    refused = pytest.raises(ConfigError, match=f"engine.device: {begun} in the run, ")
+    ray = other.engine.model_copy(update={"executor": "ray"})  # whose nodes may have GPUs
+    with refused:
+        RunDir.begin(tmp_path / "run", other.model_copy(update={"engine": ray}))
+    monkeypatch.setattr(numerics, "choose_device", lambda wanted: torch.device("cuda", 0))
+    with refused:
+        RunDir.begin(tmp_path / "run", other)
 
 
 def test_scores_that_are_no_longer_computed_are_removed(tmp_path):
