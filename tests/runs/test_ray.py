@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -72,6 +73,7 @@ def local_run(tmp_path_factory):
 
 @dataclass(frozen=True)
 class Order:
+    label: ClassVar[str] = "alpha"
     device: str = ""
     on_node: bool = False
 
@@ -171,10 +173,27 @@ def test_too_many_lost_workers_end_the_run_and_finished_items_are_stored(two_nod
 
 def test_a_fault_of_the_work_itself_is_not_repeated(two_nodes, tmp_path):
     session = Session(tmp_path, two_nodes)
-    with pytest.raises(LocalBenchError, match=r"failed \(ZeroDivisionError.*, see .*worker-"):
+    with pytest.raises(LocalBenchError, match=r"alpha: the worker on \S+ failed \(ZeroDivisionError.*, see .*worker-"):
         session.process(fail, shares(1, 2))
     (log,) = (path.read_text() for path in (session.run.path / "logs").glob("worker-*.log"))
     assert "ZeroDivisionError: share of 2" in log
+
+
+def test_a_lost_head_node_is_reported_before_ray_ends_the_process(two_nodes, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_executor, "_WATCH_S", 0.05)
+    session = Session(tmp_path, two_nodes)
+    executor = RayExecutor(session.run, session.recorded)
+    assert executor.cluster.reaches_head()
+    time.sleep(0.5)
+    assert session.recorded.notes == []
+    executor.cluster._head = "127.0.0.1:1"
+    until = time.monotonic() + 30
+    while not session.recorded.notes and time.monotonic() < until:
+        time.sleep(0.05)
+    executor.end("done")
+    (note,) = session.recorded.notes
+    assert "head node of the Ray cluster cannot be reached" in note
+    assert "run the same command again" in note
 
 
 def test_work_that_failed_is_not_continued_in_the_next_work(two_nodes, tmp_path):

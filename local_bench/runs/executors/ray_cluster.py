@@ -99,6 +99,7 @@ class Cluster:
         except BaseException:
             self.close()
             raise
+        self._head: str = self.ray.get_runtime_context().gcs_address
         self.on_gpu = engine.device == "cuda"
         if engine.device == "auto":
             self.on_gpu = any(node["Resources"].get("GPU", 0) >= 1 for node in self.nodes())
@@ -134,6 +135,15 @@ class Cluster:
                 f"engine.ray.address: no Ray cluster can be used at {where} ({_first_line(e)}): start it with `ray "
                 f"start --head` and {', '.join(f'{name}={value}' for name, value in SETTINGS.items())}"
             ) from None
+
+    def reaches_head(self) -> bool:
+        """Whether the head node answers. Ray ends this process when it has not for 60 s."""
+        host, _, port = self._head.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+        except OSError:
+            return False
+        return True
 
     def nodes(self) -> list[dict[str, Any]]:
         """The usable nodes that are alive."""

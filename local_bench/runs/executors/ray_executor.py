@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import secrets
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +37,7 @@ from local_bench.runs.work import Event
 
 _KEPT = ("LOCAL_BENCH_CACHE", "HF_HOME", "VLLM_USE_V2_MODEL_RUNNER")
 """Variables that nodes take over from this process."""
-_REST_S = 10.0
+_REST_S, _WATCH_S = 10.0, 10.0
 
 
 def _difference(first: dict[str, Any], other: dict[str, Any]) -> str | None:
@@ -233,6 +234,8 @@ class RayExecutor(Executor):
         self._grown = 0.0
         self._losses = 0
         self._replicas: list[RayReplica] = []
+        self._ended = threading.Event()
+        threading.Thread(target=self._watch_head, daemon=True).start()
 
     @contextmanager
     def stage(self) -> Iterator[None]:
@@ -243,6 +246,15 @@ class RayExecutor(Executor):
             raise
 
     # ---- nodes
+
+    def _watch_head(self) -> None:
+        while not self._ended.wait(_WATCH_S):
+            if not self.cluster.reaches_head():
+                self.progress.note(
+                    "the head node of the Ray cluster cannot be reached: unless it answers within a minute, Ray ends "
+                    "this process; finished work is kept, start the cluster again and run the same command again"
+                )
+                return
 
     def start(self, kind: type, slot: Slot, threads: int = 1) -> Any:
         """Start an actor of class `kind` on a slot; returns its handle at once. Ray does not restart it if it is lost:
@@ -343,19 +355,19 @@ class RayExecutor(Executor):
                     self._greet(worker)
                     continue
                 try:
-                    yield from self._event(worker)
+                    yield from self._event(worker, order.label)
                 except Lost as e:
                     remaining = left(worker.share or [])
                     if remaining:
                         waiting.appendleft(remaining)
                     self._lose(worker, e)
 
-    def _event(self, worker: _Worker) -> Iterator[tuple[Meter, Event]]:
+    def _event(self, worker: _Worker, label: str) -> Iterator[tuple[Meter, Event]]:
         reference = next(worker.events, None)
         if reference is None:
             worker.share = worker.events = None
             return
-        event = self.get(reference, "the worker", worker.slot)
+        event = self.get(reference, f"{label}: the worker", worker.slot)
         assert worker.meter is not None
         self._last_usable = time.monotonic()
         if isinstance(event, TimeCharged):
@@ -479,6 +491,7 @@ class RayExecutor(Executor):
                 n_items = 0
 
     def end(self, status: str) -> None:
+        self._ended.set()
         self._end_workers(status)
         self.cluster.close()
         with suppress(OSError):
