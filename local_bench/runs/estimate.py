@@ -63,13 +63,12 @@ def budget(
     """`models` are the plan's entries, of which those without images are not loaded; `questions` are the number of
     questions per judge, without which none starts, and, by judge, the tokens of their images. None for unknown values.
 
-    All nodes load all weights and all GPUs compile for all batch sizes; generation, metrics and judging are divided
-    among all GPUs. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the ranges, `_high` at the high
-    ends.
+    All nodes load all weights once and all GPUs compile for all batch sizes; generation and metrics are divided among
+    all GPUs, judging among those of whole replicas. `wall_hours`, `gpu_hours` and `cost_usd` are at the low ends of the
+    ranges, `_high` at the high ends.
     """
     models = [model for model in models if model.get("n_images") != 0]
-    phases = [(model.get("phases") or {}).values() for model in models]
-    loading = sum(sum(phase["weights_gb"] for phase in of_model) / READ_GB_PER_S for of_model in phases)
+    loading = sum(model.get("all_resident_gb", 0.0) for model in models) / READ_GB_PER_S
     denoising = [model.get("gpu_hours") for model in models if model.get("load") != "imported"]
     is_known = None not in denoising and gpu is not None
     n_gpus, (n, by_judge) = gpus_per_node * nodes, questions
@@ -78,6 +77,9 @@ def budget(
     weights_gb = [2 * judge.parameters_b if judge.parameters_b else judge.vram_gb for judge in started]
     starts = [JUDGE_START_S + gb / READ_GB_PER_S for gb in weights_gb]
     judge_s = None if None in judging else sum(s for s in judging if s is not None)
+    replica = [min(card(judge.card, "judge").tensor_parallel_size, gpus_per_node) for judge in config.judges]
+    used = [nodes * (gpus_per_node - gpus_per_node % size) for size in replica]
+    judge_wall_s = sum((s or 0.0) / n_used for s, n_used in zip(judging, used, strict=True))
     n_compiled = sum(model.get("n_compiled", 0) for model in models)
     metrics = metric_time(
         config.metrics,
@@ -90,8 +92,8 @@ def budget(
     for end, metric_s, compile_s in zip(("", "_high"), (metrics.low_s, metrics.high_s), COMPILE_S, strict=True):
         wall_s = gpu_hours = cost = None
         if is_known and judge_s is not None:
-            work_s = 3600 * sum(hours for hours in denoising if hours is not None) + judge_s + metric_s
-            wall_s = work_s / n_gpus + (loading + sum(starts)) + n_compiled * compile_s
+            work_s = 3600 * sum(hours for hours in denoising if hours is not None) + metric_s
+            wall_s = work_s / n_gpus + judge_wall_s + (loading + sum(starts)) + n_compiled * compile_s
             gpu_hours = wall_s * n_gpus / 3600
             if price is not None:
                 cost = usd_number(held_cost(int(gpu_hours * NS_PER_HOUR), price.micro_usd_per_hour))

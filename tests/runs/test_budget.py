@@ -26,8 +26,8 @@ from tests.orders import Recorded
 
 H100 = gpu("h100")
 PRICE = Price("h100", "own", 2_000_000, "test", "")
-PHASES = {"encode": {"weights_gb": 10.0}, "denoise": {"weights_gb": 25.0}}
-MODEL = {"model": "a", "load": "weights", "gpu_hours": 8.0, "host_gb": 30.0, "phases": PHASES}
+PHASES = {"encode": {"weights_gb": 10.0}, "denoise": {"weights_gb": 25.0}, "decode": {"weights_gb": 25.0}}
+MODEL = {"model": "a", "load": "weights", "gpu_hours": 8.0, "host_gb": 30.0, "all_resident_gb": 35.0, "phases": PHASES}
 
 
 def planned(model=MODEL, gpus=1, nodes=1, n=1000, device=H100, price=PRICE, models=1, points=1000, **judge):

@@ -122,6 +122,27 @@ def test_neither_models_nor_judges_are_loaded_for_tasks_without_their_images(tmp
     assert (after["budget"]["load_s"], after["budget"]["judge_start_s"], after["budget"]["wall_hours"]) == (0, 0, 0)
 
 
+@pytest.mark.parametrize(("n_gpus", "n_used"), [(1, 1), (4, 4), (6, 4), (8, 8)])
+def test_the_budget_is_that_of_the_cards(n_gpus, n_used):
+    """By hand: models and judges are read once per node, and a replica of the judge needs 4 GPUs, or all of fewer."""
+    config = {"name": "t", "suite": {"name": "studio"}, "models": [{"card": "flux1-dev"}, KLEIN], "metrics": []}
+    config = check(config | {"judge": {"card": "qwen25-vl-72b"}}, RunConfig, "here")
+    plan = estimate(config, make_plan(config, files=False), "a100-80", n_gpus, 2)
+    budget, models = plan["budget"], plan["models"]
+    encoders, transformer_and_vae = (models[0]["phases"][name]["weights_gb"] for name in ("encode", "denoise"))
+    klein = sum(models[1]["phases"][name]["weights_gb"] for name in ("encode", "denoise"))
+    assert (encoders, transformer_and_vae) == (pytest.approx(9.77, abs=0.01), pytest.approx(23.97, abs=0.01))
+    load_s = encoders + transformer_and_vae + klein
+    assert budget["load_s"] == pytest.approx(load_s, rel=0.02)  # klein encodes images too, with its VAE
+    assert budget["judge_start_s"] == pytest.approx(120 + 2 * 73.4)
+    generation_h = sum(model["gpu_hours"] for model in models)
+    wall_s = 3600 * (generation_h / n_gpus + budget["judge_gpu_hours"] / n_used) / 2
+    wall_s += budget["load_s"] + 120 + 2 * 73.4 + 2 * 9.6
+    assert budget["wall_hours"] == pytest.approx(wall_s / 3600)
+    assert budget["gpu_hours"] == pytest.approx(budget["wall_hours"] * 2 * n_gpus)
+    assert budget["cost_usd"] == pytest.approx(1.79 * budget["gpu_hours"], rel=1e-5)
+
+
 def test_questions_are_counted_for_the_images_that_are_planned(tmp_path):
     sections = {"suite": {"name": "idea-bench", "path": str(layouts.idea(tmp_path))}}
     sections |= {"judge": {"card": "tiny-qwen3-vl"}, "engine": {"device": "cpu"}}
