@@ -477,7 +477,7 @@ PROGRESS_TEXT_TOKENS = 500
 """Tokens of a question besides its image."""
 HOST_FLOP = 1e9
 """Nominal operations of a metric without a network, per image."""
-_STARTING, _KNOWN_S = 0.05, 1.0
+_STARTING, _KNOWN_S = 0.5, 1.0
 """A phase's first progress, if less than this part of it, is its start-up and tells no speed; a speed is known after
 this many seconds of work."""
 
