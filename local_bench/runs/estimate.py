@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from local_bench.core import strictjson
@@ -526,12 +527,11 @@ class Overall(Forwarding):
 
     def begin(self, phase: str, total: int) -> None:
         self._shown.begin(phase, total)
-        if self._phase is not None and phase != self._phase:
-            self._done[self._phase] = 1.0  # some of its items may have been stored already
         self._phase = phase if phase in self._weights else None
-        self._at, self._begun = self._clock(), False
-        if self._phase is not None:
+        if self._phase is not None:  # phases are in order, and items of those before may have been stored already
+            self._done |= dict.fromkeys(takewhile(phase.__ne__, self._weights), 1.0)
             self._step = (1.0 - self._done[self._phase]) / max(total, 1)
+        self._at, self._begun = self._clock(), False
 
     def advance(self, n: int = 1) -> None:
         if self._phase is not None:

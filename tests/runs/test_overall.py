@@ -68,3 +68,12 @@ def test_a_time_is_shown_only_from_a_speed_that_this_run_has_shown():
     bars.begin("a: make", 100)
     assert seconds_left(300.0) is None
     assert seconds_left(301.0) == pytest.approx(98 + 4 / 0.06)
+
+
+def test_phases_that_an_earlier_session_has_finished_are_done():
+    recorded = Recorded()
+    bars = Overall(recorded, {"measure": 4.0, "j: judge": 4.0}, clock=iter(range(100)).__next__)
+    bars.begin("j: judge", 2)
+    bars.advance()
+    bars.advance()
+    assert [fraction for fraction, _ in recorded.values] == [0.75, 1.0]
