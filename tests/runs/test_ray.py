@@ -241,6 +241,7 @@ def test_unusable_nodes_are_reported_and_excluded(tmp_path, monkeypatch, facts, 
         assert nodes.accept(first, facts_of())
         assert not nodes.accept(other, facts)
         assert nodes.refused == {"node2"}
+        nodes._ended.set()  # there is no cluster whose head can be lost
         (note,) = recorded.notes
         assert note.startswith("the node node2 is not used: it ")
         assert reason in note
@@ -264,8 +265,8 @@ def test_a_run_continued_on_nodes_that_fail_in_each_phase_equals_a_local_run(
 
     real_event, real_charge = RayExecutor._event, RayReplica.charge
 
-    def event(self, worker):
-        for meter, received in real_event(self, worker):
+    def event(self, *arguments):
+        for meter, received in real_event(self, *arguments):
             yield meter, received
             if isinstance(received, TimeCharged) and received.phase in ("denoise", "metric"):
                 once(received.phase)
