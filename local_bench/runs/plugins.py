@@ -39,20 +39,15 @@ def unused_entry_points(config: RunConfig) -> Iterator[str]:
 def check_suite(
     entry: Suite,
     of_suite: Sequence[Task],
-    again: Sequence[Task],
     tasks: Sequence[Task],
     stored: Collection[str],
     config: RunConfig,
 ) -> None:
-    """ConfigError, naming the class, if a suite does not keep what `Suite` promises: its tasks, which have been read
-    twice, and of those in the plan the deliverables, questions and scores. `stored` are the digests of input images."""
+    """ConfigError, naming the class, if a suite does not keep what `Suite` promises: its tasks, and of those in the plan
+    the deliverables, questions and scores. `stored` are the digests of input images."""
     where = f"suite {entry.name}: {type(entry).__module__}.{type(entry).__name__}"
     specs = [judge.spec(of, "", of.dtype) for judge in config.judges for of in (card(judge.card, "judge"),)]
     wrong = _tasks_fault(of_suite)
-    if wrong is None and [task.content for task in of_suite] != [task.content for task in again]:
-        wrong = (
-            "read_tasks reads other tasks, or another order, from the same files the second time: seed what it draws"
-        )
     try:
         for task in tasks if wrong is None else ():
             wrong = wrong or next(_task_faults(entry, task, stored, specs, config), None)
@@ -100,7 +95,7 @@ def _task_faults(
         of_rubric = specs[0].rubrics[question.rubric]
         best = {criterion.name: criterion.labels[-1] for criterion in of_rubric.criteria}
         answers[key] = Verdict(of_rubric.from_labels(best), None, "")
-    for verdicts in ({}, dict.fromkeys(answers, Verdict(None, "no answer", "")), answers):
+    for verdicts in (dict.fromkeys(answers, Verdict(None, "no answer", "")), answers):
         yield from _score_faults(entry, task, verdicts, images)
 
 
