@@ -1,14 +1,17 @@
 """Every family: the stages compared with diffusers' own call, and batch invariance: batches never change bytes."""
 
+import json
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
+from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionModelWithProjection
 
 from local_bench.generators.base import GenerationRequest, InputImage
 from local_bench.generators.registry import FAMILIES, traits
-from local_bench.generators.staged import batch_is_neutral
+from local_bench.generators.staged import batch_is_neutral, family
 
 from .conftest import Ready, encode, mask, small
 
@@ -62,6 +65,30 @@ def test_the_stages_give_the_bytes_of_the_diffusers_pipeline(ready, name):
     mine = ready(name)
     item = mine.items[1]
     assert mine.draw([item]) == [one_shot(mine, item.request, item.seed)]
+
+
+def test_an_ip_adapter_and_its_encoder_are_read_as_they_are_published(ready, machine, tmp_path):
+    """FLUX.1 [dev] without them, the adapter alone, and CLIP with its text model (openai/clip-vit-large-patch14)."""
+    mine, base, clip = ready("flux_ip_adapter"), tmp_path / "base", tmp_path / "clip"
+    shutil.copytree(mine.weights, base)
+    (base / "ip_adapter").rename(tmp_path / "adapter")
+    vision = CLIPVisionModelWithProjection.from_pretrained(base / "image_encoder")
+    text = CLIPTextConfig(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
+    sizes = {"vision_config": vision.config.to_dict(), "projection_dim": vision.config.projection_dim}
+    both = CLIPModel(CLIPConfig(text_config=text.to_dict(), **sizes))
+    both.load_state_dict(vision.state_dict(), strict=False)
+    both.save_pretrained(clip)
+    (base / "feature_extractor/preprocessor_config.json").rename(clip / "preprocessor_config.json")
+    index = json.loads((base / "model_index.json").read_text())
+    for name in ("image_encoder", "feature_extractor"):
+        shutil.rmtree(base / name)
+        del index[name]
+    (base / "model_index.json").write_text(json.dumps(index))
+    parts = {"adapter": tmp_path / "adapter", "image_encoder": clip}
+    generator = family("flux_ip_adapter")(mine.card, base, machine, parts)
+    items = encode(generator, [mine.items[0].request])
+    generator.load_denoiser()
+    assert Ready(mine.card, base, generator, items).draw(items) == mine.draw(mine.items[:1])
 
 
 @pytest.mark.parametrize("name", FAMILIES)
