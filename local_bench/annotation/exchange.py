@@ -34,14 +34,7 @@ from local_bench.annotation.protocol import (
     load_protocol,
     protocol_files,
 )
-from local_bench.annotation.ratings import (
-    AnnotationLine,
-    decision,
-    image_lines,
-    rows_by_image,
-    scores_of,
-    stored_lines,
-)
+from local_bench.annotation.ratings import AnnotationLine, decision, image_lines, rows_by_image, scores_of, stored_lines
 from local_bench.annotation.session import Queue, Session, no_image
 from local_bench.annotation.summary import numbers
 from local_bench.annotation.work import ImageKey, annotation_work, png_of

@@ -200,10 +200,7 @@ def _consensus(
 
 
 def _add_overall(
-    opinion: Opinion,
-    applies: Mapping[str, set[str]],
-    tied: Collection[str] = (),
-    before_vote: set[str] | None = None,
+    opinion: Opinion, applies: Mapping[str, set[str]], tied: Collection[str] = (), before_vote: set[str] | None = None
 ) -> None:
     """Derive missing `overall` ratings: rejected if any applicable score is, accepted if all are; the mean of all
     numbers. Of the images `tied` no decision; with `before_vote`, decisions alone, and of these images alone."""

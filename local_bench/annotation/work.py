@@ -53,10 +53,7 @@ class AnnotationWork:
 
 
 def annotation_work(
-    runs: Sequence[RunDir],
-    protocol: Protocol,
-    questions: Path | Sequence[Item] = (),
-    gold: Path | None = None,
+    runs: Sequence[RunDir], protocol: Protocol, questions: Path | Sequence[Item] = (), gold: Path | None = None
 ) -> AnnotationWork:
     """The items of `protocol` for the images of `runs`; with `questions` only of the images in that file, or of those
     that were sampled for these items.

@@ -242,10 +242,7 @@ def cpu_arithmetic() -> dict[str, str]:
     image_HW = x_1CHW[0, 0].numpy()
     resized = [cv2.resize(image_HW, (61, 37), interpolation=how) for how in (cv2.INTER_CUBIC, cv2.INTER_AREA)]
     data = b"".join(array.tobytes() for array in (*(tensor.numpy() for tensor in outputs), *resized))
-    return {
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "float32": hashlib.sha256(data).hexdigest()[:16],
-    }
+    return {"capability": torch.backends.cpu.get_cpu_capability(), "float32": hashlib.sha256(data).hexdigest()[:16]}
 
 
 def signature(device: torch.device, attention: str, dtype: str, compiled: bool = False) -> dict[str, Any]:
@@ -273,7 +270,4 @@ def signature(device: torch.device, attention: str, dtype: str, compiled: bool =
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
         }
-    return common | {
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
-    }
+    return common | {"cpu_capability": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}

@@ -33,10 +33,7 @@ class PixArtSigma(Staged):
             )
         tensors = {"prompt_embeds": embeds.cpu(), "prompt_attention_mask": mask.cpu()}  # (1, limit, 4096), (1, limit)
         if guided:
-            tensors |= {
-                "negative_prompt_embeds": negative.cpu(),
-                "negative_prompt_attention_mask": negative_mask.cpu(),
-            }
+            tensors |= {"negative_prompt_embeds": negative.cpu(), "negative_prompt_attention_mask": negative_mask.cpu()}
         return EncodedPrompt(tensors, {"t5": tokens_over(self.pipe.tokenizer, request.prompt, limit)})
 
     def call(self, items: Sequence[Item], generators: list[torch.Generator]) -> dict[str, Any]:

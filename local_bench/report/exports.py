@@ -15,12 +15,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from local_bench.analysis.agreement import judge_labels
-from local_bench.analysis.economics import (
-    GenerationStats,
-    candidate_table,
-    generation_stats,
-    prompt_truncations,
-)
+from local_bench.analysis.economics import GenerationStats, candidate_table, generation_stats, prompt_truncations
 from local_bench.analysis.loading import settlement_rows
 from local_bench.analysis.official import derived
 from local_bench.analysis.settlement import Accounting, accounting

@@ -23,15 +23,7 @@ from local_bench.report.judging import judging_tables
 from local_bench.report.render import interval
 from local_bench.report.settlement import settlement_table, total_row
 from local_bench.report.text import duration, energy, operations, percent, significant, usd_fraction
-from local_bench.report.view import (
-    better,
-    decimals,
-    figure,
-    model_order,
-    price_sentence,
-    score_intervals,
-    score_names,
-)
+from local_bench.report.view import better, decimals, figure, model_order, price_sentence, score_intervals, score_names
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from local_bench.runs.store.contents import root

@@ -152,10 +152,7 @@ SERVIMAGE = (
         for n in (6, 7, 8)
     ),
     _servimage(
-        _FIGURE,
-        9,
-        "prompt for evaluation points",
-        reason="it is a prompt, not a result: `local-bench extract` uses it",
+        _FIGURE, 9, "prompt for evaluation points", reason="it is a prompt, not a result: `local-bench extract` uses it"
     ),
     *(
         _servimage(_FIGURE, n, title, reason=_PROMPT)
@@ -187,12 +184,7 @@ IDEA_BENCH = (
         )
     ),
     _idea(
-        _TABLE,
-        8,
-        "the mini subset: CLIPScore, judge, people",
-        "idea_bench:table_8",
-        options=_PEOPLE,
-        keeps_judge=True,
+        _TABLE, 8, "the mini subset: CLIPScore, judge, people", "idea_bench:table_8", options=_PEOPLE, keeps_judge=True
     ),
     _idea(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
     _idea(_FIGURE, 2, "construction of the dataset", reason=_ILLUSTRATION),
@@ -215,14 +207,7 @@ HYPE_EDIT_1 = (
     _hype(_FIGURE, 1, "ten attempts at one task", "hype_edit_1:figure_1", sources="runs", options=("task",)),
     _hype(_FIGURE, 2, "examples of tasks", "hype_edit_1:figure_2", sources="runs"),
     *(
-        _hype(
-            _FIGURE,
-            n,
-            f"summary charts, {split} split",
-            "hype_edit_1:summary",
-            argument=split,
-            options=_CHARTS,
-        )
+        _hype(_FIGURE, n, f"summary charts, {split} split", "hype_edit_1:summary", argument=split, options=_CHARTS)
         for n, split in ((3, "combined"), (4, "public"), (5, "private"))
     ),
 )

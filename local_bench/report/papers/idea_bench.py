@@ -166,10 +166,7 @@ def table_1(request: Request) -> Table:
         "the other benchmarks' rows are from their publications and are left out",
     )
     return Table(
-        "IDEA-Bench, table 1: statistics of the benchmark",
-        columns,
-        ((*row, length, ", ".join(judges) or None),),
-        notes,
+        "IDEA-Bench, table 1: statistics of the benchmark", columns, ((*row, length, ", ".join(judges) or None),), notes
     )
 
 

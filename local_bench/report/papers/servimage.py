@@ -11,12 +11,7 @@ from local_bench.report.panels import Figure, Histogram
 from local_bench.report.papers.inputs import Request, once
 from local_bench.suites.published import api_prices
 from local_bench.suites.servimage import published as numbers
-from local_bench.suites.servimage.results import (
-    PaidTask,
-    Parts,
-    parts,
-    read_parts,
-)
+from local_bench.suites.servimage.results import PaidTask, Parts, parts, read_parts
 from local_bench.suites.servimage.results import notes as export_notes
 
 _SETTLEMENT = (

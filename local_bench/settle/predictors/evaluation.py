@@ -54,11 +54,7 @@ class Evaluation:
 
 
 def evaluate(
-    probabilities: Floats,
-    accepted: Bools,
-    tasks: NDArray[np.intp],
-    categories: tuple[str, ...],
-    seed: int = 0,
+    probabilities: Floats, accepted: Bools, tasks: NDArray[np.intp], categories: tuple[str, ...], seed: int = 0
 ) -> Evaluation | None:
     """Evaluate `probabilities` (images,), NaN where there is none; None if there is none at all."""
     predicted = ~np.isnan(probabilities)

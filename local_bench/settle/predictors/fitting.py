@@ -92,12 +92,7 @@ def _cross_fitted(features: Features, labels: ArrayLike, seed: int, fit: Fit) ->
 
 
 def fit_held_out(
-    train: Features,
-    train_labels: ArrayLike,
-    validation: Features,
-    validation_labels: ArrayLike,
-    *,
-    seed: int = 0,
+    train: Features, train_labels: ArrayLike, validation: Features, validation_labels: ArrayLike, *, seed: int = 0
 ) -> ConceptModel:
     """Fit a model to the training tasks and its calibration to the validation tasks; with fewer than LEAST_VALIDATION
     accepted or rejected validation images the calibration is fitted out of fold on the training tasks. UserError as

@@ -10,14 +10,7 @@ import numpy as np
 from local_bench.core.errors import count
 from local_bench.core.table import Column, Table
 from local_bench.settle.sensitivity import Point, flips, revenues
-from local_bench.settle.settlement import (
-    Competition,
-    Earnings,
-    by_category,
-    compete,
-    earnings,
-    savings,
-)
+from local_bench.settle.settlement import Competition, Earnings, by_category, compete, earnings, savings
 from local_bench.settle.table import ACCEPTED, REJECTED, UNSCORED, OutcomeTable, outcome_table, tasks_of
 from local_bench.suites.published import (
     Published,
@@ -139,11 +132,7 @@ def _notes(
         notes.append(
             f"{count(unscored, 'images have no decision: they count')} as not accepted, and as accepted in _high"
         )
-    return [
-        *notes,
-        *cost_notes(table.models, costs),
-        *competition_notes(table.models, scores, competition.n_open),
-    ]
+    return [*notes, *cost_notes(table.models, costs), *competition_notes(table.models, scores, competition.n_open)]
 
 
 def cost_notes(models: Sequence[str], costs: Mapping[str, Decimal] | None) -> list[str]:
