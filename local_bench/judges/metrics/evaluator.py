@@ -21,6 +21,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from numbers import Real
 from typing import Any, Self, TypeVar
 
@@ -61,6 +62,8 @@ M = TypeVar("M", bound=Metric)
 Wanted = tuple[Subject, tuple[str, ...]]
 """A subject and the names of the metrics to compute."""
 Found = Mapping[FeatureInput, Array | Unscorable]
+_Prepared = tuple[FeatureInput, Any]
+"""A feature input without an array in the cache, and what the network's `prepare` made of it."""
 Event = ScoresComputed | PhaseAdvanced | TimeCharged | Message
 PART = 64
 """Number of subjects per `ScoresComputed`."""
@@ -131,26 +134,23 @@ class FeatureCache:
             rows.append((key, shape, data, _checksum(key, shape, data)))
         self._insert("INSERT OR REPLACE INTO arrays VALUES (?, ?, ?, ?)", rows)
 
-    def _select(self, query: str, *values: Any) -> tuple[Any, ...] | None:
+    def _select(self, query: str, *values: Any) -> Any:
+        return self._use(lambda db: db.execute(query, values).fetchone())
+
+    def _insert(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
+        self._use(lambda db: db.executemany(statement, rows))
+
+    def _use(self, work: Callable[[sqlite3.Connection], Any]) -> Any:
+        """What `work` returns, in one transaction; None if the cache is disabled or an error disables it."""
         with self._lock:
             if self._db is None:
                 return None
-            row: tuple[Any, ...] | None = None
-            try:
-                row = self._db.execute(query, values).fetchone()
-            except sqlite3.Error as e:
-                self._disable(e)
-            return row
-
-    def _insert(self, statement: str, rows: list[tuple[Any, ...]]) -> None:
-        with self._lock:
-            if self._db is None:
-                return
             try:
                 with self._db:
-                    self._db.executemany(statement, rows)
+                    return work(self._db)
             except sqlite3.Error as e:
                 self._disable(e)
+                return None
 
     def _disable(self, error: Exception) -> None:
         self.fault = f"{self.path} cannot be used ({error}), so features are not cached: remove it"
@@ -162,15 +162,6 @@ class FeatureCache:
 
 def _checksum(key: str, shape: str, data: bytes) -> str:
     return hashlib.sha256(f"{key}{shape}".encode() + data).hexdigest()
-
-
-@dataclass(frozen=True)
-class _Fetched:
-    """A feature input after lookup: its array, the reason why it has none, or its preprocessed input."""
-
-    key: str
-    array: "Array | Unscorable | None" = None
-    prepared: Any = None
 
 
 class FeatureExtractor:
@@ -216,18 +207,18 @@ class FeatureExtractor:
         results: dict[FeatureInput, Array | Unscorable] = {}
         uses: Counter[FeatureInput] = Counter()
         waiting: deque[tuple[A, Sequence[FeatureInput]]] = deque()
-        fetching: deque[tuple[FeatureInput, Future[_Fetched]]] = deque()
-        ready: dict[bool, list[tuple[FeatureInput, _Fetched]]] = {False: [], True: []}
+        fetching: deque[tuple[FeatureInput, Future[tuple[Array | Unscorable | None, Any]]]] = deque()
+        ready: dict[bool, list[_Prepared]] = {False: [], True: []}
 
         def drain(most: int) -> None:
             while len(fetching) > most:
                 feature_input, future = fetching.popleft()
-                fetched = future.result()
-                if fetched.array is not None:
-                    results[feature_input] = fetched.array
+                array, prepared = future.result()
+                if array is not None:
+                    results[feature_input] = array
                     continue
                 batch = ready[feature_input.text is not None]
-                batch.append((feature_input, fetched))
+                batch.append((feature_input, prepared))
                 if len(batch) == self._batch_size:
                     results.update(self._run(batch))
                     batch.clear()
@@ -255,34 +246,34 @@ class FeatureExtractor:
         yield from complete()
         assert not waiting, "every feature input has been processed"
 
-    def _fetch(self, feature_input: FeatureInput) -> _Fetched:
-        """Look up or preprocess one input; runs in the thread pool."""
+    def _fetch(self, feature_input: FeatureInput) -> tuple[Array | Unscorable | None, Any]:
+        """An input's array in the cache, or the reason why it has none; else None and the preprocessed input. Runs in
+        the thread pool."""
         try:
             digests_known = all(image.known_sha256 for image in feature_input.images)
             images = None if digests_known else self._load(feature_input.images)
             cached = self._cache.get(feature_input.key)
             if cached is not None:
-                return _Fetched(feature_input.key, cached)
+                return cached, None
             if images is None:
                 images = self._load(feature_input.images)
             self._open(feature_input)
             try:
-                prepared = self._network.prepare(images, feature_input.text)
+                return None, self._network.prepare(images, feature_input.text)
             except (Exception, SystemExit) as e:  # noqa: BLE001  # raised again if it is not of this input
-                return _Fetched("", _unscorable(e))
-            return _Fetched(feature_input.key, None, prepared)
+                return _unscorable(e), None
         except ImageError as e:
-            return _Fetched("", Unscorable(unreadable(e, feature_input.images)))
+            return Unscorable(unreadable(e, feature_input.images)), None
         except Unscorable as e:
-            return _Fetched("", e)
+            return e, None
 
     def _load(self, images: Sequence[ImageFile]) -> list[Image.Image]:
         return [image.load(self._network.max_pixels) for image in images]
 
-    def _run(self, batch: Sequence[tuple[FeatureInput, _Fetched]]) -> Found:
+    def _run(self, batch: Sequence[_Prepared]) -> Found:
         if not batch:
             return {}
-        inputs = [fetched.prepared for _, fetched in batch]
+        inputs = [prepared for _, prepared in batch]
         inputs += inputs[-1:] * (self._batch_size - len(inputs))
         try:
             arrays = [np.asarray(array, np.float32) for array in self._network.run(inputs)]  # as in the cache
@@ -299,8 +290,9 @@ class FeatureExtractor:
                     "smaller engine.metric_batch_size; finished scores are kept"
                 ) from e
             return {batch[0][0]: Unscorable(NO_MEMORY)}
-        self._cache.put({fetched.key: array for (_, fetched), array in zip(batch, arrays, strict=False)})
-        return {feature_input: array for (feature_input, _), array in zip(batch, arrays, strict=False)}
+        computed = {feature_input: array for (feature_input, _), array in zip(batch, arrays, strict=False)}
+        self._cache.put({feature_input.key: array for feature_input, array in computed.items()})
+        return computed
 
     def _open(self, first: FeatureInput) -> None:
         with self._opening:
@@ -510,16 +502,10 @@ def _score(metric: Metric, subject: Subject, value: Callable[[], float]) -> Scor
 
 
 def _in_parts(rows: Iterable[list[tuple[str, Score]]]) -> Iterator[ScoresComputed | PhaseAdvanced]:
-    part: list[tuple[str, Score]] = []
-    n = 0
-    for row in rows:
-        part += row
-        n += 1
-        if n == PART:
-            yield from (ScoresComputed(part), PhaseAdvanced(n))
-            part, n = [], 0
-    if n:
-        yield from (ScoresComputed(part), PhaseAdvanced(n))
+    remaining = iter(rows)
+    while part := list(islice(remaining, PART)):
+        yield ScoresComputed([score for row in part for score in row])
+        yield PhaseAdvanced(len(part))
 
 
 def _windowed(pool: ThreadPoolExecutor, work: Callable[[A], B], items: Iterable[A], ahead: int) -> Iterator[B]:
