@@ -90,8 +90,6 @@ class OrderSwap:
 
 @dataclass(frozen=True)
 class Agreements:
-    """All agreement statistics of a run's judges."""
-
     judges: list[str]
     """Labels, in the config's order."""
     raters: list[str]

@@ -36,8 +36,6 @@ def deliverables(store: Store) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Accounting:
-    """Revenue and cost of a run."""
-
     settlements: list[Settlement]
     costs: list[PhaseCost]
     """By phase and model; `cost_micro_usd` is 0 without a price."""

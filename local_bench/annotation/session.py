@@ -231,7 +231,6 @@ class Queue:
     # what the lead sees
 
     def disputed(self) -> list[Item]:
-        """Items that wait for adjudication."""
         with self._lock:
             return [self.by_id[item_id] for item_id in self._disputed]
 

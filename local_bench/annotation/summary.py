@@ -48,8 +48,6 @@ class FieldAgreement:
 
 @dataclass(frozen=True)
 class AnnotatorSummary:
-    """One annotator's numbers."""
-
     name: str
     role: str
     n_answers: int
@@ -74,8 +72,6 @@ class AnnotatorSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """The state of a session."""
-
     protocol: str
     raters: int
     n_items: int

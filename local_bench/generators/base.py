@@ -59,8 +59,6 @@ class EncodedPrompt:
 
 @dataclass(frozen=True)
 class Item:
-    """One image to generate."""
-
     request: GenerationRequest
     text: EncodedPrompt
     input_images: tuple[EncodedPrompt, ...]

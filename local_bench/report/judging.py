@@ -32,8 +32,6 @@ _PROTOCOLS = {"json": "a JSON object", "logit": "the labels' probabilities"}
 
 
 class Attacks(BaseModel):
-    """Results of the prompt-injection test of one judge."""
-
     n: int = Field(ge=0)
     """Attacks with a usable answer both with and without the injected text."""
     n_unscored: int = Field(ge=0)
@@ -68,7 +66,6 @@ class Judge(BaseModel):
 
     @property
     def check(self) -> str:
-        """What was found on batch invariance."""
         notes = (
             "" if self.reproducible is None else self.note,
             f"batch invariance is not guaranteed: {self.not_batch_invariant}" if self.not_batch_invariant else "",
@@ -205,7 +202,6 @@ def repeatability_table(retests: Sequence[RepeatabilityRow]) -> Table:
 
 
 def judge_warnings(run: RunDir) -> list[str]:
-    """Return one warning per problem found with the judges."""
     sentences = []
     for judge in judges(run):
         if judge.attacks is not None and judge.attacks.n_fooled:
@@ -306,7 +302,6 @@ def _row(
     ends: tuple[float, float] | None,
     in_points: bool,
 ) -> Row:
-    """The columns of one judge in one dimension."""
     rated = (None,) * 5 if rate is None else (rate.n, rate.n_unscored, rate.value, rate.low, rate.high)
     unit = "points" if in_points else "share accepted"
     return judge, dimension, *rated, kappa and kappa.value, bias, *(ends or (None, None)), unit

@@ -9,6 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -253,6 +254,14 @@ class Suite(ABC):
         """Read the benchmark's result files as annotations of a run's images; None for entries without a verdict.
         ResultFileError for a malformed file."""
         raise UserError(f"{self.name} has no result files that can be read as annotations: give an annotation file")
+
+
+def score_of(name: str, verdict: Verdict | None, field: str) -> Score:
+    """The score of a field of a judge's answer, with its uncertainty if the judge gives probabilities."""
+    if verdict is None:
+        return Score(name, None, "the judge was not reached")
+    variance = verdict.variance(field)
+    return Score(name, verdict.value(field), verdict.unscored, spread=None if variance is None else sqrt(variance))
 
 
 def which_image(task: Task, deliverable: int) -> str:

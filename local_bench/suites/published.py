@@ -22,8 +22,6 @@ from local_bench.suites.task_files import read_costs
 
 @dataclass(frozen=True)
 class Published:
-    """A benchmark's statistics."""
-
     data: dict[str, Any]
     """JSON data: the names of the output contract, with counts and bounds."""
     tables: list[Table]
@@ -63,7 +61,6 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def dollars(key: str, name: str) -> Column:
-    """A column of US dollars."""
     return Column(key, name, ",.2f", unit="$")
 
 
@@ -108,8 +105,6 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 class ApiPrices(Strict):
-    """One paper's prices."""
-
     source: str
     date: str
     usd_per_image: dict[str, Amount]

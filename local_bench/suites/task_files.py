@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from PIL import Image
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, TaskFileError, UserError, count, kind
@@ -48,6 +48,12 @@ def _price(value: Decimal | int) -> Decimal | int:
 
 
 Text = Annotated[str, Field(min_length=1, max_length=20_000)]
+
+
+class Loose(BaseModel):
+    """Base class of the authors' files: as `Strict`, but unknown keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
 class TaskLine(Strict):
@@ -200,7 +206,7 @@ def is_amount(amount: Decimal) -> bool:
     return amount.is_finite() and 0 <= amount <= 10**9 and amount.adjusted() >= -30
 
 
-_Lines = Annotated[list[Annotated[str, Field(min_length=1, max_length=20_000)]], Field(max_length=200)]
+_Lines = Annotated[list[Text], Field(max_length=200)]
 FIELDS = {
     "evaluation_points": ("points",),
     "hype_checklist": ("changes", "preservations"),

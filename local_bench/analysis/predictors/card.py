@@ -35,8 +35,6 @@ class Inputs(Strict):
 
 
 class TrainedOn(Strict):
-    """The training data."""
-
     runs: list[str]
     """Names of the runs, or of the dataset files."""
     manifest_sha256: str
@@ -49,8 +47,6 @@ class TrainedOn(Strict):
 
 
 class Card(CheckedCard):
-    """The contents of `predictor.json`."""
-
     FILE = "predictor.json"
     WHAT = "predictor"
 

@@ -48,8 +48,6 @@ _ALIGNED = (
 
 @dataclass(frozen=True)
 class PixelMetric(HostMetric):
-    """A metric and the function that computes it."""
-
     spec: MetricSpec
     compute: Callable[[LoadedSubject], float]
 

@@ -160,7 +160,6 @@ def describe(name: str) -> Described:
 
 
 def pyiqa_version() -> str:
-    """The installed version of pyiqa."""
     return version("pyiqa")
 
 

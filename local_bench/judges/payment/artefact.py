@@ -39,8 +39,6 @@ def save_tensors(path: Path, tensors: State, metadata: dict[str, str] | None = N
 
 
 class Base(Strict):
-    """The backbone."""
-
     card: str
     weights: str
     """Digest of all files that it is loaded from."""
@@ -49,8 +47,6 @@ class Base(Strict):
 
 
 class TrainedOn(Strict):
-    """The training data."""
-
     manifest_sha256: str
     n_images: dict[str, int]
     """By split."""
@@ -60,8 +56,6 @@ class TrainedOn(Strict):
 
 
 class Card(CheckedCard):
-    """The contents of `card.json`."""
-
     FILE = "card.json"
     WHAT = "payment model"
 
@@ -144,8 +138,6 @@ def check(card: Card, base: Base) -> None:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The model's prediction for one image."""
-
     work_id: str
     log_odds: float | None
     """Of payment, not calibrated."""
@@ -157,8 +149,6 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PaymentModel:
-    """A trained model on a device."""
-
     card: Card
     network: PaymentNetwork
     processor: Any

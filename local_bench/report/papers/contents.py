@@ -20,8 +20,6 @@ Kind = Literal["table", "figure"]
 
 @dataclass(frozen=True)
 class Entry:
-    """One table or figure."""
-
     paper: str
     kind: Kind
     number: int
@@ -49,7 +47,6 @@ class Entry:
 
     @property
     def where(self) -> str:
-        """`build` with its package."""
         return self.build if "." in self.build else f"local_bench.report.papers.{self.build}"
 
     @property

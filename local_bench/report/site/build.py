@@ -61,8 +61,6 @@ _COMPARE = [Path(annotation.__file__).parent / "static" / name for name in ("com
 
 @dataclass(frozen=True)
 class Site:
-    """A site that was written."""
-
     index: Path
     n_runs: int
     n_candidates: int
@@ -213,7 +211,6 @@ def _link(model: Model, results: Summary) -> dict[str, str]:
 
 
 def _model(model: Model, results: Summary, run: RunDir) -> dict[str, Any]:
-    """A model's page."""
     settlement, single = model.settlement, replace(results, models=[model])
     totals = [{"category": "all"} | model_row(settlement) | {"model": None}]
     totals += [{"category": name} | total_row(total) for name, total in settlement.by_category.items()]
@@ -229,7 +226,6 @@ def _model(model: Model, results: Summary, run: RunDir) -> dict[str, Any]:
 
 
 def _about(runs: Sequence[RunDir]) -> Table:
-    """The conditions of the runs."""
     columns = (
         *(Column("name", "run"), Column("suite", "suite"), Column("seed", "seed"), Column("tasks", "tasks", ",")),
         *(Column("value_usd", "value", ",.2f", unit="$"), Column("images", "images", ",")),

@@ -19,8 +19,6 @@ from local_bench.settle.settlement import Settlement
 
 @dataclass(frozen=True)
 class Model:
-    """A model in one run."""
-
     run: int
     group: int
     """Of comparable runs."""
@@ -140,7 +138,6 @@ def _ranked(settlements: Sequence[Settlement]) -> list[Settlement]:
 
 
 def _tied(ranked: Sequence[Settlement]) -> list[str]:
-    """The models with the best result."""
     best = ranked[0].total
     by_money = bool(best.value_micro_usd)
     return [

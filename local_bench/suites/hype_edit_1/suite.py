@@ -8,7 +8,7 @@ extracted by a judge with the rubric `hype_checklist`; without one, the instruct
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod, sqrt
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from local_bench.core.errors import UserError
 from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
 from local_bench.settle.attempts import RETRY_CAP, expected_attempts_unbiased, pass_at_k_unbiased
-from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite, images_by_task
+from local_bench.suites.base import ImageFile, ImageKey, QuestionKey, Suite, images_by_task, score_of
 from local_bench.suites.hype_edit_1 import published as numbers
 from local_bench.suites.hype_edit_1 import results as official
 from local_bench.suites.hype_edit_1 import tasks
@@ -32,8 +32,6 @@ _ALL_ELSE = "Everything that the instruction does not ask to change."
 
 
 class HypeEdit1(Suite):
-    """HYPE-EDIT-1 (Chan and Allen)."""
-
     name = "hype-edit-1"
     title = "HYPE-EDIT-1: edits for marketing and design, pass or fail, ten attempts each"
     licence = "CC BY 4.0 (public tasks)"
@@ -100,10 +98,7 @@ class HypeEdit1(Suite):
         values = {name: value for name in PARTS if (value := verdict.value(name)) is not None}
         passed = Score(PASS, float(answer[PASSED] if PASSED in answer else all(answer[name] for name in values)))
         parts = [
-            Score(name, values[name], spread=None if (v := verdict.variance(name)) is None else sqrt(v))
-            if name in values
-            else Score(name, None, applies=False)
-            for name in PARTS
+            score_of(name, verdict, name) if name in values else Score(name, None, applies=False) for name in PARTS
         ]
         return {1: [passed, Score(RATING, prod(values.values()) if values else passed.value), *parts]}
 

@@ -15,7 +15,7 @@ from local_bench.core.files import safe_join
 from local_bench.core.images import load_image
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import Strict, check
-from local_bench.suites.task_files import KeepImage, line_of, read_json, task_id
+from local_bench.suites.task_files import KeepImage, Text, line_of, read_json, task_id
 
 _FOLDERS = ("", "tasks/", "images/")
 
@@ -27,7 +27,7 @@ class EditTask(Strict):
     input_images: list[Annotated[str, Field(min_length=1, max_length=200)]] = Field(min_length=1, max_length=16)
     task_type: str | list[str]
     """One or several categories of work; a list in 4 of the 50 public tasks."""
-    instruction: Annotated[str, Field(min_length=1, max_length=20_000)]
+    instruction: Text
     width: int = Field(ge=1, le=100_000)
     height: int = Field(ge=1, le=100_000)
 

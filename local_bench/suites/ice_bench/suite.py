@@ -12,14 +12,13 @@ computed for the tasks for which the benchmark computes them.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import ResultFileError
 from local_bench.core.types import UNSUPPORTED, Deliverable, Question, Score, Task, Verdict
 from local_bench.models.cards import Takes
-from local_bench.suites.base import ImageKey, QuestionKey, Suite
+from local_bench.suites.base import ImageKey, QuestionKey, Suite, score_of
 from local_bench.suites.ice_bench import published as numbers
 from local_bench.suites.ice_bench import results as official
 from local_bench.suites.ice_bench import tasks
@@ -40,8 +39,6 @@ _MARK = re.compile(r"<(SOURCE|REF_([1-9]))>")
 
 
 class IceBench(Suite):
-    """ICE-Bench (Pan et al.)."""
-
     name = "ice-bench"
     title = "ICE-Bench: 31 tasks of creating and editing, eleven metrics in six dimensions"
     licence = "see the benchmark's authors"
@@ -115,12 +112,7 @@ class IceBench(Suite):
             return {1: [Score(VLLM_QA, None, applies=False)]}
         if task.source_sha256 is None:
             return {1: [Score(VLLM_QA, None, "there is no source picture to compare it with")]}
-        verdict = verdicts.get((1, "vllm_qa", 0, 0))
-        if verdict is None:
-            return {1: [Score(VLLM_QA, None, "the judge was not reached")]}
-        variance = verdict.variance("success")
-        spread = None if variance is None else sqrt(variance)
-        return {1: [Score(VLLM_QA, verdict.value("success"), verdict.unscored, spread=spread)]}
+        return {1: [score_of(VLLM_QA, verdicts.get((1, "vllm_qa", 0, 0)), "success")]}
 
     def borrowing(self, task: Task) -> Task | None:
         return None if task.source_sha256 is None else replace(task, metrics=(VLLM_QA,))

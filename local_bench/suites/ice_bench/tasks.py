@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from PIL import Image
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError
@@ -15,7 +15,7 @@ from local_bench.core.images import load_image, load_task_mask
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.ice_bench.scoring import EDITED
-from local_bench.suites.task_files import KeepImage, task_id
+from local_bench.suites.task_files import KeepImage, Loose, task_id
 
 _QUALITY = ("aes_v2.5", "musiq_koniq")
 _CREATED = (*_QUALITY, "clip_cap")
@@ -39,10 +39,8 @@ METRICS_OF = {
 """The 31 tasks by their names in the benchmark's files, with the raw metrics that its code computes for each."""
 
 
-class Item(BaseModel):
-    """One line. Image paths relative to the data root; other keys are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+class Item(Loose):
+    """One line. Image paths relative to the data root."""
 
     ItemID: Annotated[str, AfterValidator(task_id)]
     Task: str

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import TaskFileError, UserError, short
@@ -19,7 +19,7 @@ from local_bench.core.images import load_image
 from local_bench.core.types import Task
 from local_bench.core.yamlfile import check
 from local_bench.suites.idea_bench.results import QUESTIONS
-from local_bench.suites.task_files import KeepImage, Refuse, omit, read_json
+from local_bench.suites.task_files import KeepImage, Loose, Refuse, Text, omit, read_json
 
 COUNT_CARD = "Is the number in the image the digit"
 """Text in questions that are answered from an image of the number of outputs."""
@@ -32,11 +32,7 @@ FOR_PEOPLE = "questions_for_people"
 MAX_OUTPUTS = 100
 
 
-class Meta(BaseModel):
-    """meta.json; other keys are ignored."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
+class Meta(Loose):
     task_name: str
     uid: str = Field(pattern=r"^[0-9]{4}$")
     case_id: str = Field(pattern=r"^[0-9]{4}$")
@@ -52,14 +48,12 @@ class Meta(BaseModel):
         return f"{code if some else 'T'}2I{'s' * self.multi_image_output}"
 
 
-class AutoEval(BaseModel):
+class AutoEval(Loose):
     """A line of auto_eval.jsonl: the images of a collage, and the question about it."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
     input_images: list[str] = Field(default=[], max_length=100)
     output_images: list[str] = Field(default=[], max_length=MAX_OUTPUTS)
-    question: str = Field(min_length=1, max_length=20_000)
+    question: Text
 
 
 def read_tasks(path: Path, keep: KeepImage, refuse: Refuse | None = None) -> list[Task]:

@@ -20,15 +20,11 @@ Words = dict[str, str]
 
 
 class CaptionWords(Strict):
-    """Templates of one caption style."""
-
     caption: str
     figure: str
 
 
 class ShopWords(Strict):
-    """Texts of titles and briefs."""
-
     items: dict[str, list[str]]
     alone: list[str]
     edit: list[str]
@@ -36,8 +32,6 @@ class ShopWords(Strict):
 
 
 class LanguageWords(Strict):
-    """The vocabulary and templates of one language."""
-
     between: str
     joiner: str
     other_spellings: Words
@@ -55,7 +49,6 @@ class LanguageWords(Strict):
     shop: ShopWords
 
     def slot(self, name: str) -> Words:
-        """The possible values of a slot."""
         if name == "count":
             return {str(count): words for count, words in self.counts.items()}
         table = {"new_shape": "shapes"}.get(name, f"{name}s")
@@ -169,8 +162,6 @@ KINDS = ("recolour", "reshape", "background", "add", "remove", "move")
 
 @dataclass(frozen=True)
 class Edit:
-    """An edit: source, instruction and target."""
-
     kind: str
     slots: tuple[tuple[str, str], ...]
     """Slots of the instruction: (slot, name), sorted."""

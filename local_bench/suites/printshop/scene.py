@@ -40,8 +40,6 @@ SIZES = {"small": (32, 36), "large": (46, 52)}
 
 @dataclass(frozen=True)
 class Figure:
-    """One coloured shape at one position."""
-
     shape: str
     colour: str
     place: str
@@ -67,7 +65,6 @@ class Scene:
         assert is_scene(self.figures), self.figures
 
     def to_json(self) -> dict[str, Any]:
-        """The scene as plain data."""
         return {"background": self.background, "figures": [vars(figure) for figure in self.figures]}
 
 

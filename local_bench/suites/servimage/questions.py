@@ -17,7 +17,7 @@ from math import sqrt
 from statistics import fmean
 
 from local_bench.core.types import Deliverable, Question, Score, Task, Verdict
-from local_bench.suites.base import CNS_SET, which_image
+from local_bench.suites.base import CNS_SET, score_of, which_image
 from local_bench.suites.base import QuestionKey as Key
 
 BRF = "brf"
@@ -94,13 +94,13 @@ def scores(
     for i in delivered if len(delivered) > 1 else ():
         orders = [verdicts.get((i, CNS_SET, 0, repeat)) for repeat in (0, 1)]
         answered = [verdict for verdict in orders if verdict is not None] or orders[:1]
-        in_set[i] = _mean(CNS_SET, [_score(CNS_SET, verdict, "score") for verdict in answered])
+        in_set[i] = _mean(CNS_SET, [score_of(CNS_SET, verdict, "score") for verdict in answered])
     of_set = _mean(CNS_SET, list(in_set.values()))
     by_image = {}
     for i in numbers:
         edit = Score(CNS_EDIT, None, applies=False)
         if task.source_sha256 is not None:
-            edit = _score(CNS_EDIT, verdicts.get((i, CNS_EDIT, 0, 0)), "score")
+            edit = score_of(CNS_EDIT, verdicts.get((i, CNS_EDIT, 0, 0)), "score")
         by_image[i] = [*brf, *_veq(i, verdicts), _mean(CNS, [edit, of_set]), edit, in_set.get(i, not_made)]
     return by_image
 
@@ -135,11 +135,11 @@ def _brf(task: Task, verdicts: Mapping[Key, Verdict], delivered: Collection[int]
 def _veq(deliverable: int, verdicts: Mapping[Key, Verdict]) -> list[Score]:
     technical = verdicts.get((deliverable, "veq_technical", 0, 0))
     lettering = verdicts.get((deliverable, "veq_text", 0, 0))
-    clarity = _score(VEQ_CLARITY, technical, "clarity")
-    realism = _score(VEQ_REALISM, technical, "realism")
-    aesthetic = _score(VEQ_AESTHETIC, verdicts.get((deliverable, "veq_aesthetic", 0, 0)), "aesthetic")
+    clarity = score_of(VEQ_CLARITY, technical, "clarity")
+    realism = score_of(VEQ_REALISM, technical, "realism")
+    aesthetic = score_of(VEQ_AESTHETIC, verdicts.get((deliverable, "veq_aesthetic", 0, 0)), "aesthetic")
     has_text = None if lettering is None or lettering.answer is None else lettering.answer["has_text"]
-    text = Score(VEQ_TEXT, None, applies=False) if has_text is False else _score(VEQ_TEXT, lettering, "text")
+    text = Score(VEQ_TEXT, None, applies=False) if has_text is False else score_of(VEQ_TEXT, lettering, "text")
     quality = _mean(VEQ, [_mean("veq_technical", [clarity, realism]), aesthetic, text])
     return [quality, clarity, realism, aesthetic, text]
 
@@ -157,10 +157,3 @@ def _mean(name: str, parts: list[Score]) -> Score:
     spreads = [part.spread for part in parts if part.spread is not None]
     spread = sqrt(sum(s * s for s in spreads)) / len(parts) if spreads else None
     return Score(name, fmean(part.value for part in parts if part.value is not None), spread=spread)
-
-
-def _score(name: str, verdict: Verdict | None, field: str) -> Score:
-    if verdict is None:
-        return Score(name, None, "the judge was not reached")
-    variance = verdict.variance(field)
-    return Score(name, verdict.value(field), verdict.unscored, spread=None if variance is None else sqrt(variance))

@@ -22,7 +22,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, create_model
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ResultFileError, UserError, count, short
@@ -132,7 +132,6 @@ def read_annotations(paths: Sequence[Path]) -> tuple[list[Image], list[str], dic
 
 
 def read_scores(path: Path) -> list[Scores]:
-    """Read the scores file: one line per image."""
     rows: list[Scores] = []
     seen: dict[tuple[str, str, int], str] = {}
     for where, data in _lines([path], "an image's scores"):
@@ -350,8 +349,6 @@ _NUMBER = re.compile(r"(?:[A-Za-z]+-|task_)(\d{1,6})")
 
 @dataclass(frozen=True)
 class Sample:
-    """One deliverable."""
-
     model: str
     category: str
     task: str
@@ -400,13 +397,10 @@ class _Line(BaseModel):
     category: str = Field(min_length=1)
     subtask_idx: int = Field(0, ge=0, lt=10_000)
     label: Literal[0, 1] | None = None
-    brf_overall_score: _Concept = None
-    veq_clarity: _Concept = None
-    veq_realism: _Concept = None
-    veq_aesthetic: _Concept = None
-    veq_text: _Concept = None
-    cns_edit_consistency: _Concept = None
-    cns_set_consistency: _Concept = None
+
+
+_fields: dict[str, Any] = dict.fromkeys(CONCEPTS, (_Concept, None))
+_ScoredLine = create_model("_ScoredLine", __base__=_Line, **_fields)
 
 
 def read_dataset(files: Sequence[Path]) -> Dataset:
@@ -436,7 +430,7 @@ def read_dataset(files: Sequence[Path]) -> Dataset:
 
 
 def _sample(data: dict[str, Any], where: str) -> Sample | None:
-    line = check(data, _Line, where, error=UserError)
+    line = check(data, _ScoredLine, where, error=UserError)
     number = _NUMBER.fullmatch(line.task_id)
     if number is None:
         raise UserError(f"{where}: the task id {line.task_id!r} is not like portrait-001 or task_001: correct it")

@@ -56,8 +56,6 @@ class DesignTasks(Suite):
 
 
 class ServImage(DesignTasks):
-    """ServImage (Ji et al.)."""
-
     name = "servimage"
     title = "ServImage: paid design orders in three categories"
     licence = "see the benchmark's authors"

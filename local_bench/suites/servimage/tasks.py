@@ -16,7 +16,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from local_bench.core.errors import TaskFileError, UserError, kind, short
 from local_bench.core.files import IMAGE_SUFFIXES, safe_join
@@ -25,34 +25,40 @@ from local_bench.core.images import load_image
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.types import Deliverable, Question, Task
 from local_bench.core.yamlfile import check
-from local_bench.suites.task_files import KeepImage, Refuse, line_of, omit, read_json, read_task_file, task_id
+from local_bench.suites.task_files import (
+    KeepImage,
+    Loose,
+    Refuse,
+    Text,
+    line_of,
+    omit,
+    read_json,
+    read_task_file,
+    task_id,
+)
 
 _CONTRADICTION = 0.02
 """From which difference on two aspect ratios contradict each other: the published files round to three digits."""
 
 
-class _Loose(BaseModel):
-    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
-
-
-class _Original(_Loose):
-    task_name_original: str = Field(min_length=1, max_length=20_000)
+class _Original(Loose):
+    task_name_original: Text
     requirements_original: str = Field(max_length=20_000)
     """Empty in three of the published tasks, whose title is sufficient."""
     price_usd: Decimal | int = Field(ge=0, le=10**9)
 
 
-class _Deliverable(_Loose):
-    subtask: str = Field(min_length=1, max_length=20_000)
+class _Deliverable(Loose):
+    subtask: Text
     rules: dict[str, Any] = Field(default={})
 
 
-class _HardRules(_Loose):
+class _HardRules(Loose):
     deliverables: list[_Deliverable] = Field(min_length=1, max_length=100)
 
 
-class _Point(_Loose):
-    point_requirement: str = Field(min_length=1, max_length=20_000)
+class _Point(Loose):
+    point_requirement: Text
 
     @model_validator(mode="before")
     @classmethod
@@ -65,11 +71,11 @@ class _Point(_Loose):
         return point | {"point_requirement": point[others[0]]} if len(others) == 1 else point
 
 
-class _SoftRules(_Loose):
+class _SoftRules(Loose):
     points: list[_Point] = Field(default=[], max_length=200)
 
 
-class PublishedTask(_Loose):
+class PublishedTask(Loose):
     """One entry of Digital.json, Portrait.json or Product.json; other keys are ignored."""
 
     task_id: Annotated[str, AfterValidator(task_id)]
@@ -145,7 +151,6 @@ def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[Publ
 
 
 def deliverables(task: Task) -> list[Deliverable]:
-    """The images that a task requests, each with its prompt."""
     return [
         Deliverable(task.task_id, i, _prompt(task, i), task.input_images, task.mask_sha256)
         for i in range(1, len(task.deliverables) + 1)
