@@ -6,7 +6,7 @@ Images with equal pixels of the same task are one item, whichever model or attem
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -104,12 +104,13 @@ def _tasks(runs: Sequence[RunDir]) -> dict[str, TaskView]:
     return views
 
 
-def _sets(rows: Iterable[Candidate], apart: bool) -> dict[tuple[str, str, int, int], list[Candidate]]:
-    """Rows by (model, task, attempt, deliverable; 0 for all together)."""
-    by_set: dict[tuple[str, str, int, int], list[Candidate]] = defaultdict(list)
-    for row in rows:
-        by_set[row.model, row.task_id, row.attempt, row.deliverable if apart else 0].append(row)
-    return by_set
+def _sets(by_run: Sequence[Sequence[Candidate]], apart: bool = False) -> Iterator[tuple[str, int, list[Candidate]]]:
+    """(task, attempt, images) of each model's sets in each run; with `apart` every image is a set of its own."""
+    for with_image in by_run:
+        by_set: dict[tuple[str, str, int, int], list[Candidate]] = defaultdict(list)
+        for row in with_image:
+            by_set[row.model, row.task_id, row.attempt, row.deliverable if apart else 0].append(row)
+        yield from ((task_id, attempt, rows) for (_, task_id, attempt, _), rows in by_set.items())
 
 
 def _images(rows: Iterable[Candidate]) -> Images:
@@ -123,8 +124,7 @@ def _single(
     gold_answers: Mapping[ImageKey, Mapping[str, Any]],
 ) -> list[Item]:
     by_id: dict[str, Item] = {}
-    sets = [_sets(with_image, protocol.shows == "image") for with_image in by_run]
-    for (_, task_id, _, _), rows in (entry for of_run in sets for entry in of_run.items()):
+    for task_id, _, rows in _sets(by_run, protocol.shows == "image"):
         chosen = rows if sample is None else [row for row in rows if row.key in sample]
         if not chosen:
             continue
@@ -141,8 +141,7 @@ def _single(
 
 def _pairs(protocol: Protocol, by_run: Sequence[Sequence[Candidate]], seed: int) -> list[Item]:
     by_task: dict[str, set[Images]] = defaultdict(set)
-    sets = [_sets(with_image, apart=False) for with_image in by_run]
-    for (_, task_id, attempt, _), rows in (entry for of_run in sets for entry in of_run.items()):
+    for task_id, attempt, rows in _sets(by_run):
         if attempt == 1:
             by_task[task_id].add(_images(rows))
     items: list[Item] = []

@@ -83,10 +83,9 @@ function showCounts() {
   bar.value = done;
   document.getElementById("counts").textContent = fill(texts.progress, { done, left });
   const recent = state.times.slice(-20);
-  const pace = document.getElementById("pace");
   if (recent.length > 4) {
     const perHour = Math.round(((recent.length - 1) * 3600e3) / Math.max(1, recent.at(-1) - recent[0]));
-    pace.textContent = `· ${fill(texts.pace, { n: perHour })}`;
+    document.getElementById("pace").textContent = `· ${fill(texts.pace, { n: perHour })}`;
   }
   document.getElementById("undo").disabled = state.last === null;
 }
@@ -196,13 +195,12 @@ async function undo() {
     const { status, data } = await post("/undo", { number: state.last });
     if (status !== 200) { say(data.error, true); return; }
     state.items = [data, ...state.items.filter((one) => !same(one, data))];
-    const { given } = data;
     state.answered.delete(name(data));
     const { data: now } = await request("/queue?n=1");
     state.last = now.last;
     state.counts = now.progress;
     showCounts();
-    show(given);
+    show(data.given);
     say(texts.undone);
   } catch { say(texts.undo_failed, true); }
 }
@@ -322,15 +320,12 @@ document.addEventListener("keydown", (event) => {
     if (key === "Enter" || (main.querySelector("article") && viewer.key(event))) event.preventDefault();
     return;
   }
-  if (key === "?") { open("legend"); event.preventDefault(); return; }
-  if (key === "g") { open("guidelines"); event.preventDefault(); return; }
-  if (key === "z") { undo(); event.preventDefault(); return; }
+  const ofPage = { "?": () => open("legend"), g: () => open("guidelines"), z: undo };
+  if (key in ofPage) { ofPage[key](); event.preventDefault(); return; }
   if (!main.querySelector("article")) return;
   const control = event.target.matches("button, summary, a, input");
   if (key === "Enter" && (!control || event.target.matches("input"))) { answers.submit(); event.preventDefault(); return; }
-  const actions = {
-    c: () => answers.open("cannot"), n: () => answers.open("note"), t: () => answers.open("tags"),
-  };
+  const actions = { c: () => answers.open("cannot"), n: () => answers.open("note"), t: () => answers.open("tags") };
   if (answers.key(key) || (key in actions && (actions[key](), true)) || viewer.key(event)) event.preventDefault();
 });
 

@@ -28,8 +28,7 @@ const viewer = {
       image.addEventListener("error", () => this.failed());
       image.addEventListener("load", () => this.place());
     }
-    const divider = root.querySelector("#divider");
-    divider.addEventListener("input", () => this.divide());
+    root.querySelector("#divider").addEventListener("input", () => this.divide());
     this.stage.addEventListener("wheel", (event) => {
       event.preventDefault();
       this.zoomBy(Math.exp(-event.deltaY / 400), event);
@@ -42,7 +41,7 @@ const viewer = {
     this.select(0);
     this.mode(this.stage.dataset.mode);
   },
-  image(pane) { const found = this.stage.querySelector(`.${pane} img`); return found; },
+  image(pane) { return this.stage.querySelector(`.${pane} img`); },
   /* The two panes that slider and flicker compare. */
   compared() { return this.stage.querySelector(".right") ? ["left", "right"] : ["input", "left"]; },
   showInput(thumb) {

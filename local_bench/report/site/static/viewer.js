@@ -25,12 +25,13 @@ function h(tag, attributes = {}, ...children) {
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
     else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : value);
   }
-  element.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
+  element.append(...existing(children));
   return element;
 }
 
+const existing = (children) => children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false);
 const main = document.getElementById("main");
-const show = (...children) => main.replaceChildren(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false));
+const show = (...children) => main.replaceChildren(...existing(children));
 const large = document.getElementById("large");
 const usd = (x) => (x === null ? "–" : x.toLocaleString("en-US", { style: "currency", currency: "USD", minimumFractionDigits: Math.abs(x) < 0.01 && x ? 6 : 2 }));
 const plural = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
@@ -43,6 +44,18 @@ const thumb = (sha) => file(sha, `thumbs/${sha.slice(0, 2)}/${sha}.webp`);
 const preview = (sha) => file(sha, `previews/${sha.slice(0, 2)}/${sha}.webp`);
 const isDigest = (sha) => /^[0-9a-f]{64}$/.test(sha || "");
 
+/* Elements of items in the element `into`, `size` at a time: `more` is the button for the next ones. */
+function paged(into, size, made) {
+  const more = h("button", { type: "button", hidden: true, onclick: () => page() }, "Show more");
+  let items = [], shown = 0;
+  const page = () => {
+    into.append(...items.slice(shown, shown + size).map(made));
+    shown += size;
+    more.hidden = shown >= items.length;
+  };
+  return { more, fill: (all) => { items = all; shown = 0; into.replaceChildren(); page(); } };
+}
+
 const ROWS = 200;
 const textOf = (cell) => (cell instanceof Element ? cell.dataset.sort ?? cell.textContent : String(cell ?? "–")).trim() || "–";
 const NUMBER = /^-?\$?[\d,]*\.?\d+(e[-+]\d+)?( ?\/ ?[\d,]+| (%|[A-Za-z]{1,3}|\/ [a-z]{1,3}))?$/; // no date, digest or name that begins with a digit
@@ -53,18 +66,13 @@ const numberOf = (text) => { const [n, of] = NUMBER.test(text) ? text.replace(/[
 function table(header, rows, caption, sortable = rows.length > 1) {
   const columns = header.map((text, i) => ({ text, i, keys: rows.map((row) => textOf(row[i])) })).filter(({ i, keys }) => !i || keys.some((key) => key !== "–"));
   for (const column of columns) column.number = column.keys.every((key) => key === "–" || !Number.isNaN(numberOf(key)));
-  const body = h("tbody"), more = h("button", { type: "button", onclick: () => page() }, "Show more");
-  let order = rows.map((_, i) => i), shown = 0;
+  const body = h("tbody"), order = rows.map((_, i) => i);
   const cell = (value, column) => {
     const made = value instanceof Element && value.matches("td, th") ? value : column.i ? h("td", {}, value ?? "–") : h("th", { scope: "row" }, value);
     made.classList.toggle("text", !column.number);
     return made;
   };
-  const page = () => {
-    body.append(...order.slice(shown, shown + ROWS).map((at) => h("tr", {}, columns.map((column) => cell(rows[at][column.i], column)))));
-    shown = Math.min(order.length, shown + ROWS);
-    more.hidden = shown === order.length;
-  };
+  const { more, fill } = paged(body, ROWS, (at) => h("tr", {}, columns.map((column) => cell(rows[at][column.i], column))));
   const heads = columns.map((column) => h("th", { scope: "col", class: column.number ? null : "text" }, sortable ? h("button", { type: "button", class: "sort", onclick: () => sort(column) }, column.text) : column.text));
   const sort = (column) => {
     const head = heads[columns.indexOf(column)], now = head.getAttribute("aria-sort");
@@ -73,11 +81,9 @@ function table(header, rows, caption, sortable = rows.length > 1) {
     order.sort((a, b) => (keys[a] === "–") - (keys[b] === "–") || (keys[a] === "–" ? 0 : (up ? 1 : -1) * compare(a, b)) || a - b);
     for (const one of heads) one.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
-    body.replaceChildren();
-    shown = 0;
-    page();
+    fill(order);
   };
-  page();
+  fill(order);
   return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, h("table", {}, h("thead", {}, h("tr", {}, heads)), body), more);
 }
 
@@ -146,6 +152,7 @@ async function runData(s, r) {
 const at = (row, name) => row.chunk[name][row.i];
 const score = (row, name) => row.chunk.scores[name]?.[row.i] ?? null;
 const by = (...names) => (a, b) => names.reduce((order, name) => order || at(a, name) - at(b, name), 0);
+const differs = (row, name) => at(row, name) !== null && at(row, "decision") !== null && at(row, name) !== at(row, "decision");
 const isMade = (row) => at(row, "state") === 1 && isDigest(at(row, "image"));
 
 function decision(row) {
@@ -156,10 +163,8 @@ function decision(row) {
 }
 
 function notes(row) {
-  const found = [];
-  const words = (bit, yes, no) => (bit === null ? null : bit ? yes : no);
-  const truth = words(at(row, "truth"), "ground truth: right", "ground truth: wrong"), people = words(at(row, "people"), "people: accepted", "people: not accepted");
-  for (const [bit, text] of [[at(row, "truth"), truth], [at(row, "people"), people]]) if (text) found.push(h("span", { class: at(row, "decision") !== null && bit !== at(row, "decision") ? "no" : null }, text));
+  const words = { truth: ["ground truth: wrong", "ground truth: right"], people: ["people: not accepted", "people: accepted"] };
+  const found = Object.keys(words).filter((name) => at(row, name) !== null).map((name) => h("span", { class: differs(row, name) ? "no" : null }, words[name][at(row, name)]));
   return found.length ? h("span", {}, found.flatMap((one, i) => (i ? [" · ", one] : [one]))) : null;
 }
 
@@ -183,28 +188,20 @@ async function gallery(s, r, query) {
     h("label", {}, "from", h("input", { name: "min", type: "number", step: "any", value: chosen.min })), h("label", {}, "to", h("input", { name: "max", type: "number", step: "any", value: chosen.max })),
     select("sort", "order", [["plan", "by task"], ["failures", "failures first"], ["up", "score, lowest first"], ["down", "score, highest first"]]),
     h("label", {}, "search in tasks", h("input", { name: "q", type: "search", value: chosen.q })));
-  const count = h("p", { "aria-live": "polite" }), cards = h("div", { class: "cards" }), more = h("button", { type: "button", hidden: true }, "Show more");
+  const count = h("p", { "aria-live": "polite" }), cards = h("div", { class: "cards" });
+  const { more, fill } = paged(cards, PAGE, (row) => card(r, run, tasks, row, chosen.score));
   show(h("h2", {}, `Gallery${s.runs.length > 1 ? `: ${run.name}` : ""}`), form, count, cards, more);
-  let found = [], shown = 0;
-  const page = () => {
-    cards.append(...found.slice(shown, shown + PAGE).map((row) => card(r, run, tasks, row, chosen.score)));
-    shown = Math.min(found.length, shown + PAGE);
-    more.hidden = shown >= found.length;
-  };
   const { score: name, min, max, sort } = form.elements;
   const apply = (event) => {
     if (event?.target === name && !name.value) { min.value = max.value = ""; if (sort.value in SIGN) sort.value = "plan"; }
     else if (!name.value && (min.value || max.value || sort.value in SIGN)) name.value = run.scores[0] ?? "";
     Object.assign(chosen, FILTERS, Object.fromEntries(new FormData(form)));
-    found = filtered(run, tasks, rows, chosen);
+    const found = filtered(run, tasks, rows, chosen);
     count.textContent = `${plural(found.length, "image")} of ${rows.length.toLocaleString("en-US")}`;
-    cards.replaceChildren();
-    shown = 0;
-    page();
+    fill(found);
     const used = Object.entries(chosen).filter(([name, value]) => value !== FILTERS[name]);
     history.replaceState(null, "", `${path("gallery", r)}${used.length ? `?${new URLSearchParams(used)}` : ""}`);
   };
-  more.addEventListener("click", page);
   form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", apply);
   apply();
@@ -215,12 +212,11 @@ function filtered(run, tasks, rows, want) {
   const words = want.q.toLowerCase().split(/\s+/).filter(Boolean);
   const [min, max] = [want.min, want.max].map((x) => (x === "" ? null : Number(x)));
   const found = rows.filter((row) => {
-    const task = at(row, "task"), word = at(row, "decision"), made = at(row, "state") === 1;
+    const task = at(row, "task"), word = at(row, "decision"), made = at(row, "state") === 1, value = score(row, want.score);
     if (model >= 0 && at(row, "model") !== model) return false;
     if (want.category && tasks.category[task] !== want.category) return false;
     if (want.decision && { accepted: word !== 1, rejected: word !== 0, unscored: !made || word !== null, missing: made }[want.decision]) return false;
-    if (want.disagree && (at(row, want.disagree) === null || word === null || at(row, want.disagree) === word)) return false;
-    const value = score(row, want.score);
+    if (want.disagree && !differs(row, want.disagree)) return false;
     if ((min !== null || max !== null) && (value === null || (min !== null && value < min) || (max !== null && value > max))) return false;
     return words.every((one) => run.search[task].includes(one));
   });
@@ -334,7 +330,7 @@ async function modelPage(s, r, name) {
   const n = (test) => own.filter(test).length.toLocaleString("en-US");
   show(h("h2", {}, name), s.runs.length > 1 ? h("p", {}, run.name) : null,
     h("ul", {}, h("li", {}, link(`${n((row) => at(row, "decision") === 1)} accepted`, { decision: "accepted" })), h("li", {}, link(`${n((row) => at(row, "state") === 1 && at(row, "decision") === 0)} not accepted`, { decision: "rejected" })), h("li", {}, link(`${n((row) => at(row, "state") === 1 && at(row, "decision") === null)} unscored`, { decision: "unscored" })), h("li", {}, link(`${n((row) => at(row, "state") !== 1)} not generated`, { decision: "missing" })),
-      run.has_people ? h("li", {}, link(`${n((row) => at(row, "people") !== null && at(row, "decision") !== null && at(row, "people") !== at(row, "decision"))} on which judge and people differ`, { disagree: "people" })) : null),
+      run.has_people ? h("li", {}, link(`${n((row) => differs(row, "people"))} on which judge and people differ`, { disagree: "people" })) : null),
     one.tables.map((data) => written(data)));
 }
 
