@@ -18,7 +18,7 @@ from examples.miniature.printshop.sampling import (
     sample_scene,
     wording_held_out,
 )
-from examples.miniature.printshop.wording import write_caption
+from examples.miniature.printshop.wording import fill, write_caption
 from local_bench.suites.printshop.phrases import KINDS, LANGUAGES, Edit, Language, Phrase, language_words, wordings
 from local_bench.suites.printshop.scene import Figure, Pixels, Scene
 
@@ -56,7 +56,7 @@ def worded_scene(scene: Scene, rng: np.random.Generator, frames: bool = True) ->
     spans = []
     for figure in scene.figures:
         size = figure.size if say_large or figure.size == "small" else ""
-        part = phrase.fill(shape=figure.shape, colour=figure.colour, place=figure.place, size=size)
+        part = fill(phrase, shape=figure.shape, colour=figure.colour, place=figure.place, size=size)
         at = text.index(part)
         spans.append((at, at + len(part), figure))
     if frames:

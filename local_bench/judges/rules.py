@@ -156,15 +156,13 @@ def _type(kind: FileType | None, required: Sequence[FileType]) -> _Finding:
 
 
 def _pixel_rules(header: _Header, specs: VisualSpecs) -> Iterator[tuple[str, bool | None, str]]:
-    wide, high = f"it is {header.width} pixels wide", f"it is {header.height} pixels high"
-    if (width := specs.width_px) is not None:
-        yield "width_px", header.width == width, f"{wide}; {width} required"
-    if (height := specs.height_px) is not None:
-        yield "height_px", header.height == height, f"{high}; {height} required"
-    if (width := specs.min_width_px) is not None:
-        yield "min_width_px", header.width >= width, f"{wide}; at least {width} required"
-    if (height := specs.min_height_px) is not None:
-        yield "min_height_px", header.height >= height, f"{high}; at least {height} required"
+    sides = (("width_px", header.width, "wide"), ("height_px", header.height, "high"))
+    for rule, pixels, way in sides:
+        if (exactly := getattr(specs, rule)) is not None:
+            yield rule, pixels == exactly, f"it is {pixels} pixels {way}; {exactly} required"
+    for rule, pixels, way in sides:
+        if (least := getattr(specs, f"min_{rule}")) is not None:
+            yield f"min_{rule}", pixels >= least, f"it is {pixels} pixels {way}; at least {least} required"
     if specs.width_mm is not None or specs.height_mm is not None:
         yield "size_mm", *_size_mm(header, specs)
     if (shape := specs.aspect_ratio) is not None:

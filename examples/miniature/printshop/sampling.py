@@ -8,6 +8,7 @@ The split is determined by sha256 digests, so it is the same on every machine:
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -135,7 +136,8 @@ def draw_edit(edit: Edit, rng: np.random.Generator) -> tuple[Pixels, Pixels]:
     """Render source and target, both uint8 64x64x3, with one random variation."""
     variation = sample_variation(rng, len(edit.source.figures))
     fresh = sample_figure_variation(rng)
-    return draw(edit.source, variation), draw(edit.target, variation.of(edit.origins, fresh))
+    of_target = replace(variation, figures=tuple(fresh if i is None else variation.figures[i] for i in edit.origins))
+    return draw(edit.source, variation), draw(edit.target, of_target)
 
 
 def sample_instruction(edit: Edit, rng: np.random.Generator, language: Language | None = None) -> str:

@@ -8,13 +8,26 @@ from local_bench.suites.printshop.checker import DetectedFigure, DetectedScene
 from local_bench.suites.printshop.matching import Point, holds, point_phrases
 from local_bench.suites.printshop.phrases import (
     LANGUAGES,
+    SLOTS,
     Edit,
     Language,
+    Phrase,
     caption_phrases,
     instruction_templates,
     language_words,
 )
 from local_bench.suites.printshop.scene import Scene
+
+
+def fill(phrase: Phrase, **slots: str) -> str:
+    """Fill the template. A slot's value is a name (`centre`), or plain text for a slot without a vocabulary.
+
+    An empty `size` is omitted.
+    """
+    words = language_words(phrase.language)
+    values = {name: words.slot(name)[value] if value else "" for name, value in slots.items() if name in SLOTS}
+    texts = {name: value for name, value in slots.items() if name not in SLOTS}
+    return words.join(phrase.text.format(**values, **texts))
 
 
 def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False, say_large: bool = False) -> str:
@@ -25,12 +38,12 @@ def write_caption(scene: Scene, wording: str = "en.plain", swapped: bool = False
     language, caption, figure = caption_phrases(wording)
     figures = scene.figures[::-1] if swapped else scene.figures
     texts = [
-        figure.fill(
-            shape=f.shape, colour=f.colour, place=f.place, size=f.size if say_large or f.size == "small" else ""
+        fill(
+            figure, shape=f.shape, colour=f.colour, place=f.place, size=f.size if say_large or f.size == "small" else ""
         )
         for f in figures
     ]
-    return caption.fill(figures=language_words(language).joiner.join(texts), background=scene.background)
+    return fill(caption, figures=language_words(language).joiner.join(texts), background=scene.background)
 
 
 def write_instruction(edit: Edit, language: Language = "en", wording: int = 0) -> str:
@@ -41,7 +54,7 @@ def write_instruction(edit: Edit, language: Language = "en", wording: int = 0) -
         slots["size"] = ""
     if edit.kind == "move":
         slots["goal"] = slots["place"]
-    return templates[wording % len(templates)].fill(**slots)
+    return fill(templates[wording % len(templates)], **slots)
 
 
 def write_point(point: Point, language: Language = "en") -> str:
@@ -50,7 +63,7 @@ def write_point(point: Point, language: Language = "en") -> str:
     kind = _kind(point)
     if kind in ("thing", "placed_thing"):
         slots = {"size": "", **slots}
-    return point_phrases(language)[kind].fill(**slots)
+    return fill(point_phrases(language)[kind], **slots)
 
 
 def _kind(point: Point) -> str:

@@ -26,21 +26,12 @@ _SEVERAL = "it returns several values for a pair of images, not one"
 _CAPTIONS = "it needs captions, which pyiqa's interface does not accept: use clip_cap"
 _REFUSED = {
     "clipscore": _CAPTIONS,
-    "compare2score": _LANGUAGE,
     "fgresq": _TRANSFORMERS,
     "fgresq_pair": _SEVERAL,
-    "fid": _SETS,
-    "fid_dinov2": _SETS,
-    "inception_score": _SETS,
     "maclip": "pyiqa implements it for CUDA only",
-    "qalign": _LANGUAGE,
-    "qalign_4bit": _LANGUAGE,
-    "qalign_8bit": _LANGUAGE,
-    "qrealign": _LANGUAGE,
-    "qrealign-lite": _LANGUAGE,
-    "qrealign-mini": _LANGUAGE,
-    "qrealign-pro": _LANGUAGE,
-    "sfid": _SETS,
+    **dict.fromkeys(("fid", "fid_dinov2", "inception_score", "sfid"), _SETS),
+    **dict.fromkeys(("compare2score", "qalign", "qalign_4bit", "qalign_8bit"), _LANGUAGE),
+    **dict.fromkeys(("qrealign", "qrealign-lite", "qrealign-mini", "qrealign-pro"), _LANGUAGE),
 }
 FORMULAS = frozenset(
     (
@@ -49,8 +40,6 @@ FORMULAS = frozenset(
     )
 )
 """Metrics that need no file."""
-
-
 _BOUNDS: dict[str, tuple[float | None, float | None]] = {
     **dict.fromkeys(("LPIPS", "NLPD", "STLPIPS"), (0.0, None)),  # distances, whose usual maximum is no bound
     "ARNIQA": (None, None),  # a linear function of a regression

@@ -1,4 +1,4 @@
-"""The vocabulary in `words.yaml`, phrase templates that can be filled and parsed, captions in English and simplified
+"""The vocabulary in `words.yaml`, phrase templates that can be parsed, captions in English and simplified
 Chinese, and edits: an instruction changes one property of a scene.
 
 Source and target of an edit are rendered with the same variation, so that unedited parts are equal.
@@ -79,16 +79,6 @@ class Phrase:
     template: str
     language: Language
 
-    def fill(self, **slots: str) -> str:
-        """Fill the template. A slot's value is a name (`centre`), or plain text for a slot without a vocabulary.
-
-        An empty `size` is omitted.
-        """
-        words = language_words(self.language)
-        values = {name: words.slot(name)[value] if value else "" for name, value in slots.items() if name in _SLOTS}
-        texts = {name: value for name, value in slots.items() if name not in _SLOTS}
-        return words.join(self._text.format(**values, **texts))
-
     def read(self, text: str) -> dict[str, str] | None:
         """Parse a text; return the slots' names, or None if it does not match. An omitted size is not in the result."""
         words = language_words(self.language)
@@ -99,12 +89,12 @@ class Phrase:
         if match is None:
             return None
         slots = {name: value for name, value in match.groupdict().items() if value is not None}
-        for name in (name for name in slots if name in _SLOTS):
+        for name in (name for name in slots if name in SLOTS):
             slots[name] = next(value for value, word in words.slot(name).items() if words.join(word) == slots[name])
         return slots
 
     @cached_property
-    def _text(self) -> str:
+    def text(self) -> str:
         return self.template.replace("{thing}", language_words(self.language).thing)
 
     @cached_property
@@ -112,11 +102,11 @@ class Phrase:
         words = language_words(self.language)
         gap = words.between
         pattern = ""
-        for word in self._text.split():
+        for word in self.text.split():
             slot = word[1:-1] if word.startswith("{") else ""
             if not slot:
                 part = re.escape(word)
-            elif slot in _SLOTS:
+            elif slot in SLOTS:
                 options = sorted(map(words.join, words.slot(slot).values()), key=len, reverse=True)
                 part = f"(?P<{slot}>{'|'.join(map(re.escape, options))})"
             else:
@@ -126,7 +116,7 @@ class Phrase:
         return re.compile(pattern)
 
 
-_SLOTS = ("shape", "new_shape", "colour", "background", "size", "place", "goal", "count")
+SLOTS = ("shape", "new_shape", "colour", "background", "size", "place", "goal", "count")
 
 
 def wordings(language: Language | None = None) -> tuple[str, ...]:

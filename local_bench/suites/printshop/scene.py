@@ -10,7 +10,7 @@ can reproduce. A random *variation* sets exact positions, sizes and colours; a s
 image.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -106,11 +106,6 @@ class Variation:
 
     tint: RGB
     figures: tuple[FigureVariation, ...]
-
-    def of(self, order: tuple[int | None, ...], fresh: FigureVariation) -> "Variation":
-        """The variation for other figures: `order` gives the index of each figure's origin, or None, for which
-        `fresh` is used."""
-        return replace(self, figures=tuple(fresh if i is None else self.figures[i] for i in order))
 
 
 def draw(scene: Scene, variation: Variation) -> Pixels:
