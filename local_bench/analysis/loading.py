@@ -47,6 +47,7 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
+        """The run's resolved config."""
         return self._run.config
 
     def candidates(self) -> pd.DataFrame:

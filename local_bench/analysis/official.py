@@ -148,8 +148,7 @@ def suite_of_layout(name: str) -> Suite:
     of_layout = {entry.layout: entry for entry in with_layout} | {entry.name: entry for entry in with_layout}
     available = list(dict.fromkeys(str(entry.layout) for entry in with_layout))
     if name not in available:
-        suggestion = hint(name, available, f"available: {', '.join(available)}")
-        raise UserError(f"unknown layout {name!r}: {suggestion}")
+        raise UserError(f"unknown layout {name!r}: {hint(name, available)}")
     return of_layout[name]
 
 

@@ -230,10 +230,10 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
     return sorted(folded[candidate] for candidate, ratio in zip(close, ratios, strict=True) if ratio == ratios[0])
 
 
-def hint(name: str, names: Iterable[str], otherwise: str) -> str:
-    """`did you mean 'NEAREST'?`, or `otherwise`."""
+def hint(name: str, names: Iterable[str], otherwise: str = "") -> str:
+    """`did you mean 'NEAREST'?`, or `otherwise`, by default `available: ` and the names."""
     near = nearest(name, names)
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else otherwise or f"available: {', '.join(names)}"
 
 
 _OUT_OF_MEMORY = (

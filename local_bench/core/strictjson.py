@@ -41,14 +41,14 @@ def natural(text: str) -> int | None:
 
 
 def objects(
-    path: Path, error: type[UserError], what: str, *, missing: str, unreadable: str, **how: Any
+    path: Path, error: type[UserError], what: str, *, missing: str, unreadable: str | None = None, **how: Any
 ) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield the objects of a JSON Lines file as (line number, "path, line N", object); blank lines are skipped.
 
     Raises `error` for a line that is too long or not an object (`what` describes a line: "a task"), for a missing
-    file (`missing` is the advice) and for an unreadable one (`unreadable`). `how` is passed to `loads`.
+    file (`missing` is the advice) and for an unreadable one (`unreadable`, or the same). `how` is passed to `loads`.
     """
-    with open_regular(path, error, missing=missing, unreadable=unreadable) as file:
+    with open_regular(path, error, missing=missing, unreadable=missing if unreadable is None else unreadable) as file:
         yield from lines_of(file, path, error, what, **how)
 
 

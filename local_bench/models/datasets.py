@@ -108,8 +108,7 @@ def dataset(name: str) -> Dataset:
     """The entry with this name. The DatasetError for an unknown name suggests the nearest one."""
     available = datasets()
     if name not in available:
-        suggestion = hint(name, available, f"available: {', '.join(available)}")
-        raise DatasetError(f"no download source for the suite {name!r}: {suggestion}")
+        raise DatasetError(f"no download source for the suite {name!r}: {hint(name, available)}")
     return available[name]
 
 

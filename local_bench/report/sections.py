@@ -237,24 +237,19 @@ def _scenarios(run: RunDir, money: Accounting) -> Content:
             *economics.notes,
         ],
     )
-    tables = [table, workflow_table(workflow_results(run.store, money)), break_even]
-    tables.append(
-        _sweep(
-            "Revenue at a common threshold of all deciding scores",
-            over_thresholds(run),
-            lambda value: f"{float(value):.1f}",
-            "A missing score pays nothing. Changes of rank are relative to 3.5.",
-        )
+    thresholds = _sweep(
+        "Revenue at a common threshold of all deciding scores",
+        over_thresholds(run),
+        lambda value: f"{float(value):.1f}",
+        "A missing score pays nothing. Changes of rank are relative to 3.5.",
     )
-    tables.append(
-        _sweep(
-            "Profit at other prices of a device-hour",
-            over_prices(run, money),
-            lambda price: usd_exact(round(price * MICRO)),
-            "Revenue less the cost of all that was held for the model: a quarter to four times the run's own price.",
-        )
+    device_prices = _sweep(
+        "Profit at other prices of a device-hour",
+        over_prices(run, money),
+        lambda price: usd_exact(round(price * MICRO)),
+        "Revenue less the cost of all that was held for the model: a quarter to four times the run's own price.",
     )
-    return [], _some(*tables)
+    return [], _some(table, workflow_table(workflow_results(run.store, money)), break_even, thresholds, device_prices)
 
 
 def _competition_notes(several: bool, n_open: int) -> list[str]:

@@ -85,7 +85,7 @@ def read_predictions(file: Path) -> PredictionFile:
     by_work_id: dict[str, PredictionLine] = {}
     name = ""
     hint = "give a file written by `local-bench predictor apply` or `predictor zero-shot`"
-    for _, where, data in strictjson.objects(file, UserError, "a prediction", missing=hint, unreadable=hint):
+    for _, where, data in strictjson.objects(file, UserError, "a prediction", missing=hint):
         line = check(data, PredictionLine, where, error=UserError)
         if line.work_id in by_work_id:
             raise UserError(f"{where}: the image has a prediction on an earlier line: keep one of them")

@@ -133,8 +133,7 @@ class Suite(ABC):
         of_part = [task for task in tasks if part in parts[task.task_id]]
         if not of_part:
             names_of_parts = dict.fromkeys(name for names in parts.values() for name in names)
-            suggestion = hint(part, names_of_parts, f"available: {', '.join(names_of_parts)}")
-            raise ConfigError(f"suite.part: unknown part {part!r}: {suggestion}")
+            raise ConfigError(f"suite.part: unknown part {part!r}: {hint(part, names_of_parts)}")
         return of_part
 
     # generation

@@ -161,9 +161,7 @@ def suite(name: str) -> Suite:
     if is_safe_id(name) and (files := config_files(f"suites/{name}.yaml")):
         stat = files[0].stat()
         return _described(files[0].absolute(), stat.st_mtime_ns, stat.st_size)
-    available = suite_names()
-    suggestion = hint(name, available, f"available: {', '.join(available)}")
-    raise ConfigError(f"suite.name: unknown suite {name!r}: {suggestion}")
+    raise ConfigError(f"suite.name: unknown suite {name!r}: {hint(name, suite_names())}")
 
 
 @cache

@@ -92,7 +92,7 @@ def read_task_file(path: Path, keep: KeepImage) -> list[Task]:
     tasks: dict[str, Task] = {}
     first: dict[str, int] = {}
     remedy = "correct suite.path, or `tasks` in the suite's own file"
-    lines = strictjson.objects(path, TaskFileError, "a task", missing=remedy, unreadable=remedy, parse_float=Decimal)
+    lines = strictjson.objects(path, TaskFileError, "a task", missing=remedy, parse_float=Decimal)
     for number, where, data in lines:
         line = check(data, TaskLine, where, error=TaskFileError)
         if line.task_id in tasks:
@@ -238,7 +238,7 @@ def read_written(path: Path) -> dict[str, WrittenLine]:
     """Read the lines by task id. TaskFileError names file, line and reason."""
     by_task: dict[str, WrittenLine] = {}
     remedy = "set suite.written to a file written by `local-bench extract`"
-    for _, where, data in strictjson.objects(path, TaskFileError, "a line", missing=remedy, unreadable=remedy):
+    for _, where, data in strictjson.objects(path, TaskFileError, "a line", missing=remedy):
         line = check(data, WrittenLine, where, error=TaskFileError)
         if line.task_id in by_task:
             raise TaskFileError(f"{where}: duplicate task {line.task_id!r}: keep one line")

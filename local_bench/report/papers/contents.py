@@ -87,9 +87,14 @@ class Entry:
 _PEOPLE = ("people",)
 _LITERATURE = "it compares the benchmark with others by their publications, and contains nothing that a run measures"
 _ILLUSTRATION = "it is an illustration by the authors"
+_SHOWN = "RUN/report/index.html shows every task of a run with its images"
 _PROMPT = (
     "it is a prompt, not a result: it is in the rubric set `verbatim` (judge.rubrics), in "
     "local_bench/judges/vlm/rubrics/verbatim; the default set is `improved`"
+)
+_PROMPTS = (
+    *("prompt for BRF", "prompt for VEQ (technical)", "prompts for VEQ (aesthetic, text)"),
+    *("prompt for CNS (edit)", "prompt for CNS (set)"),
 )
 _TABLE: Kind = "table"
 _FIGURE: Kind = "figure"
@@ -139,31 +144,13 @@ SERVIMAGE = (
     _servimage_payers(_FIGURE, 4, "accuracy of predictors and judges, by category", "servimage_people:figure_4"),
     _servimage_people(_FIGURE, 5, "metrics and payment", "servimage_people:figure_5"),
     *(
-        _servimage(
-            _FIGURE,
-            n,
-            f"task case {n - 5}",
-            reason="it shows a task of the authors' data; RUN/report/index.html shows every task of a run with its "
-            "images",
-        )
+        _servimage(_FIGURE, n, f"task case {n - 5}", reason=f"it shows a task of the authors' data; {_SHOWN}")
         for n in (6, 7, 8)
     ),
     _servimage(
         _FIGURE, 9, "prompt for evaluation points", reason="it is a prompt, not a result: `local-bench extract` uses it"
     ),
-    *(
-        _servimage(_FIGURE, n, title, reason=_PROMPT)
-        for n, title in enumerate(
-            (
-                "prompt for BRF",
-                "prompt for VEQ (technical)",
-                "prompts for VEQ (aesthetic, text)",
-                "prompt for CNS (edit)",
-                "prompt for CNS (set)",
-            ),
-            10,
-        )
-    ),
+    *(_servimage(_FIGURE, n, title, reason=_PROMPT) for n, title in enumerate(_PROMPTS, 10)),
 )
 
 _IDEA_OPTIONS = ("tasks", *_PEOPLE)
@@ -185,12 +172,7 @@ IDEA_BENCH = (
     ),
     _idea(_FIGURE, 1, "overview", reason=_ILLUSTRATION),
     _idea(_FIGURE, 2, "construction of the dataset", reason=_ILLUSTRATION),
-    _idea(
-        _FIGURE,
-        3,
-        "examples of generated images",
-        reason="it shows a selection by the authors; RUN/report/index.html shows every task of a run with its images",
-    ),
+    _idea(_FIGURE, 3, "examples of generated images", reason=f"it shows a selection by the authors; {_SHOWN}"),
 )
 
 _HYPE = ("costs", "api_prices")
@@ -209,6 +191,10 @@ HYPE_EDIT_1 = (
     ),
 )
 
+_DIMENSIONS = (
+    *("aesthetic quality", "imaging quality", "prompt following", "source consistency"),
+    *("reference consistency", "controllability"),
+)
 ICE_BENCH = (
     _ice(_TABLE, 1, "an evaluation case", reason="it prints one line of the benchmark's data.jsonl"),
     _ice(_TABLE, 2, "tasks that the models support", "ice_bench:table_2", sources="runs"),
@@ -225,18 +211,7 @@ ICE_BENCH = (
     ),
     *(
         _ice(_FIGURE, n, title, reason=_ILLUSTRATION)
-        for n, title in enumerate(
-            (
-                "aesthetic quality",
-                "imaging quality",
-                "prompt following",
-                "source consistency",
-                "reference consistency",
-                "controllability",
-                "examples of the 31 tasks",
-            ),
-            1,
-        )
+        for n, title in enumerate((*_DIMENSIONS, "examples of the 31 tasks"), 1)
     ),
 )
 
@@ -261,8 +236,7 @@ def entries(paper: str) -> list[Entry]:
     if paper not in papers():
         if paper in suite_names():
             suite(paper)  # a package's suite that cannot be loaded
-        suggestion = hint(paper, papers(), f"available: {', '.join(papers())}")
-        raise UserError(f"unknown paper {paper!r}: {suggestion}")
+        raise UserError(f"unknown paper {paper!r}: {hint(paper, papers())}")
     return list(load_object(suite(paper).paper, f"the tables of {paper}"))
 
 

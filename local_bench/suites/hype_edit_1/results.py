@@ -165,9 +165,7 @@ def read_attempt_scores(path: Path) -> list[AttemptScore]:
     reason."""
     rows: dict[tuple[str, str, int], AttemptScore] = {}
     remedy = "give one JSON object per line: model, task_id, attempt, score"
-    for _, where, data in strictjson.objects(
-        path, ResultFileError, "an attempt's score", missing=remedy, unreadable=remedy
-    ):
+    for _, where, data in strictjson.objects(path, ResultFileError, "an attempt's score", missing=remedy):
         model, task_id, attempt, score = (data.get(name) for name in ("model", "task_id", "attempt", "score"))
         if not isinstance(model, str) or not isinstance(task_id, str):
             raise ResultFileError(f"{where}: model and task_id must be strings: {remedy}")

@@ -64,7 +64,7 @@ def read_tasks(path: Path, keep: KeepImage, refuse: object = None) -> list[Task]
     tasks: dict[str, Task] = {}
     first: dict[str, int] = {}
     remedy = "set suite.path to ICE-Bench's data.jsonl"
-    for number, where, data in strictjson.objects(path, TaskFileError, "an item", missing=remedy, unreadable=remedy):
+    for number, where, data in strictjson.objects(path, TaskFileError, "an item", missing=remedy):
         item = check(data, Item, where, error=TaskFileError)
         if item.Task not in METRICS_OF:
             near = difflib.get_close_matches(item.Task, METRICS_OF, 1, 0.5)

@@ -158,7 +158,7 @@ def _questions(folder: Path, meta: Meta, images: dict[str, str]) -> tuple[list[d
     file = folder / "auto_eval.jsonl"
     if file.exists():
         questions = []
-        for _, where, data in strictjson.objects(file, TaskFileError, "a question", missing="", unreadable=""):
+        for _, where, data in strictjson.objects(file, TaskFileError, "a question", missing=""):
             line = check(data, AutoEval, where, error=TaskFileError)
             card = COUNT_CARD in line.question
             outputs = [_number(name, where) for name in line.output_images]

@@ -166,9 +166,7 @@ def read_parts(files: Sequence[Path], tasks_file: Path, scores_file: Path | None
 def _lines(paths: Sequence[Path], what: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for path in paths:
         remedy = "give the benchmark's file"
-        for _, where, data in strictjson.objects(
-            path, ResultFileError, what, missing=remedy, unreadable=remedy, parse_float=Decimal
-        ):
+        for _, where, data in strictjson.objects(path, ResultFileError, what, missing=remedy, parse_float=Decimal):
             yield where, data
 
 
@@ -411,7 +409,7 @@ def read_dataset(files: Sequence[Path]) -> Dataset:
     contradictory: dict[str, None] = {}
     hint = "give a JSON Lines file of ServImage_Dataset"
     for file in files:
-        for _, where, data in strictjson.objects(file, UserError, "a sample", missing=hint, unreadable=hint):
+        for _, where, data in strictjson.objects(file, UserError, "a sample", missing=hint):
             dataset.n_lines += 1
             sample = _sample(data, where)
             if sample is None:
