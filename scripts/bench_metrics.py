@@ -21,7 +21,7 @@ import os
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from local_bench.core.environment import quiet_libraries, versions
 from local_bench.core.types import ScoresComputed
 from local_bench.generators.numerics import device_name, set_determinism
 from local_bench.judges.metrics.base import HostMetric, ImageFile, LoadedSubject, Metric, NetworkMetric, Subject
-from local_bench.judges.metrics.evaluator import Evaluator
+from local_bench.judges.metrics.evaluator import Evaluator, Wanted
 from local_bench.judges.metrics.registry import Weights, make, make_metric
 from local_bench.models.cards import card
 
@@ -125,11 +125,16 @@ def official(metrics: dict[str, Metric], subjects: list[Subject]) -> dict[tuple[
     return found
 
 
+def _run(survey: Evaluator, wanted: Sequence[Wanted]) -> Iterator[Any]:
+    for group in survey.groups():
+        yield from survey.run_group(group, wanted)
+
+
 def ours(
     metrics: dict[str, Metric], subjects: list[Subject], device: str, kept_as: str
 ) -> dict[tuple[str, str], float | None]:
     survey = Evaluator(metrics, device, {"bench": kept_as}, io_workers=2)
-    steps = survey.run([(subject, tuple(metrics)) for subject in subjects])
+    steps = _run(survey, [(subject, tuple(metrics)) for subject in subjects])
     return {(key, s.name): s.value for step in steps if isinstance(step, ScoresComputed) for key, s in step.rows}
 
 
@@ -184,9 +189,9 @@ def by_batch(given: argparse.Namespace, folder: Path) -> dict[str, Any]:
         for size in BATCHES:
             stamp = f"{time.time_ns()}"
             survey = Evaluator(metrics, device, {"bench": stamp}, io_workers=2, batch_size=size)
-            list(survey.run([(subjects[0], (name,))]))  # the probe
+            list(_run(survey, [(subjects[0], (name,))]))  # the probe
             begun = time.perf_counter()
-            list(survey.run([(subject, (name,)) for subject in subjects[1:]]))
+            list(_run(survey, [(subject, (name,)) for subject in subjects[1:]]))
             rates[name][size] = round(n / (time.perf_counter() - begun), 2)
     return rates
 

@@ -48,8 +48,6 @@ class FigureComparison:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All statistics of all pairs of models."""
-
     rows: list[FigureComparison]
     n_tasks: int
     """Tasks in both runs."""
@@ -79,8 +77,6 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A statistic of a pair of models, to be compared."""
-
     name: str
     statistics: Statistics
     n: int

@@ -38,8 +38,6 @@ _ANSWER: Kind = "answer"
 
 @dataclass(frozen=True)
 class Progress:
-    """An annotator's own numbers."""
-
     done: int
     """Answers given, repeats and adjudications included."""
     left: int

@@ -120,7 +120,7 @@ def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_
     Agreement and bias in each dimension with intervals, against people's annotations or, without --people, the suite's
     ground truth; order sensitivity, successful prompt injections, repeatability and questions per second."""
     from local_bench.report.judging import passport
-    from local_bench.report.papers.draw import check_suffix, draw
+    from local_bench.report.papers.draw import check_suffix, draw_all
     from local_bench.report.render import FORMATS
     from local_bench.runs.rundir import RunDir
 
@@ -132,5 +132,5 @@ def compare(run_dir: Path, people: Path | None, out: Path | None, form: str, as_
     show(FORMATS["json" if as_json else form](figure.data))
     say(*figure.data.notes)
     if out is not None:
-        draw(figure, out)
+        draw_all(figure, [out])
     return 0

@@ -95,12 +95,12 @@ def reproduce(
         say_written(*inputs.runs)
     from local_bench.core.files import write_atomic
     from local_bench.report.panels import Figure
-    from local_bench.report.papers.draw import draw
+    from local_bench.report.papers.draw import draw_all
     from local_bench.report.render import FORMATS
 
     data = result.data if isinstance(result, Figure) else result
     if out is not None and isinstance(result, Figure):
-        draw(result, out)
+        draw_all(result, [out])
     elif out is not None:
         write_atomic(out, (FORMATS[form](data) + "\n").encode())
     else:

@@ -102,7 +102,6 @@ def text_key(family: str, prompt: str, sampler: Sampler, input_images: Sequence[
 
 
 def image_key(family: str, sha256: str, sampler: Sampler) -> str:
-    """Cache key of an encoded image."""
     return digest({"family": family, "picture": sha256, "height": sampler.height, "width": sampler.width})
 
 

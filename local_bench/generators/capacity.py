@@ -28,7 +28,6 @@ class Driver:
 
     version: str
     gpus: tuple[str, ...]
-    """Names of the GPUs."""
 
     @property
     def branch(self) -> int:

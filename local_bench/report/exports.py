@@ -176,13 +176,11 @@ def _making(m: GenerationStats) -> dict[str, Any]:
 
 
 def _judge(judge: Judge) -> dict[str, Any]:
-    tried = judge.attacks
-    return judge.model_dump(include={"judge_id", "name", "card", "protocol", "transport", "reproducible"}) | {
-        "n_attacks": tried.n if tried else None,
-        "n_fooled": tried.n_fooled if tried else None,
-        "n_attacks_unscored": tried.n_unscored if tried else None,
-        "fooled_by": json.dumps(tried.fooled_by) if tried else None,
-    }
+    row = dict.fromkeys(JUDGES.names) | judge.model_dump(include=set(JUDGES.names) - {"fooled_by"})
+    if tried := judge.attacks:
+        row |= {"n_attacks": tried.n, "n_fooled": tried.n_fooled, "n_attacks_unscored": tried.n_unscored}
+        row["fooled_by"] = json.dumps(tried.fooled_by)
+    return row
 
 
 TEXT, INT, REAL, YES_NO = pa.string(), pa.int64(), pa.float64(), pa.bool_()

@@ -187,7 +187,6 @@ def agreement_tables(agreements: Agreements) -> list[Table]:
 
 
 def repeatability_table(retests: Sequence[RepeatabilityRow]) -> Table:
-    """Of each judge, by criterion."""
     columns = (
         *(_JUDGE, Column("rubric", "rubric"), Column("criterion", "criterion"), Column("rounds", "rounds", ",")),
         *(Column("retest.same.n", "questions", ","), Column("retest.same.value", "same", percent)),

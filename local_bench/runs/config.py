@@ -14,7 +14,7 @@ from local_bench.core.strictjson import natural
 from local_bench.core.types import Unsupported
 from local_bench.core.yamlfile import Amount, ExactAmount, Location, Strict, check, read_yaml, yaml_text, yaml_value
 from local_bench.judges.vlm.judge import BUILT_IN, JudgeSpec
-from local_bench.judges.vlm.rubrics import HYPE_USABLE, RubricSet, Variant, rubrics_of
+from local_bench.judges.vlm.rubrics import DEFAULT, HYPE_USABLE, RubricSet, Variant
 from local_bench.judges.vlm.vllm_process import check_extra_args
 from local_bench.models.cards import BackendName, ModelCard, OnOff, TemplateVariables, cards
 
@@ -111,7 +111,7 @@ class JudgeConfig(Strict):
                 f"judge.rubrics: {described.name} was trained on the rubrics {described.rubrics!r} and does not "
                 f"support {self.rubrics!r}: set judge.rubrics={described.rubrics} or choose another judge"
             )
-        variant = self.rubrics or rubrics_of(described).variant
+        variant = self.rubrics or described.rubrics or DEFAULT
         if variant == "verbatim" and (self.protocol != "json" or self.hype_usable):
             raise ConfigError(
                 "judge.rubrics: `verbatim` has the authors' criteria and answer formats: use protocol json without "

@@ -72,7 +72,6 @@ def by_model(title: str, models: Iterable[str], values: Iterable[Any], *columns:
 
 
 def grid_json(grid: Sequence[Point], rank_changes: Sequence[Flip], name: str) -> dict[str, Any]:
-    """JSON of the grid's points and of the ranking changes with their settings."""
     return {
         "points": [_setting(p.setting) | {name: {m: number(v) for m, v in p.values.items()}} for p in grid],
         "flips": [

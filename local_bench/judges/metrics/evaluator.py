@@ -372,13 +372,9 @@ class Evaluator:
     batch_size: int | None = None
     """Batch size of networks that support batching; None: each network's own value for this device type."""
 
-    def run(self, wanted: Sequence[Wanted]) -> Iterator[Event]:
-        """Yield the scores in parts; each (subject, metric) is scored exactly once."""
-        for group in self.groups():
-            yield from self.run_group(group, wanted)
-
     def run_group(self, group: Mapping[str, Metric], wanted: Sequence[Wanted]) -> Iterator[Event]:
-        """As `run`, for one of the `groups`. LocalBenchError if its network cannot be used."""
+        """Yield the scores of one of the `groups` in parts; each (subject, metric) is scored exactly once.
+        LocalBenchError if its network cannot be used."""
         hosted = {name: metric for name, metric in group.items() if isinstance(metric, HostMetric)}
         networked = {name: metric for name, metric in group.items() if isinstance(metric, NetworkMetric)}
         with ThreadPoolExecutor(self.io_workers) as pool:
@@ -388,7 +384,7 @@ class Evaluator:
                 yield from self._network(pool, networked, todo)
 
     def n_steps(self, wanted: Sequence[Wanted]) -> int:
-        """The number of subjects by which `run` advances: they are counted once per group."""
+        """The number of subjects by which all groups advance: they are counted once per group."""
         return sum(len(_own(wanted, group)) for group in self.groups())
 
     def groups(self) -> list[dict[str, Metric]]:

@@ -21,7 +21,6 @@ from local_bench.core.errors import ConfigError, WeightsError, kind
 from local_bench.core.files import refuse_own, user_config_dirs
 from local_bench.core.types import Question, canonical_json, digest
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.models.cards import ModelCard
 
 FOLDER = Path(__file__).parent / "rubrics"
 PLUGINS = "local_bench.rubrics"
@@ -558,11 +557,6 @@ class RubricSet:
 
 
 DEFAULT_SET = RubricSet()
-
-
-def rubrics_of(described: ModelCard) -> RubricSet:
-    """The default rubric variant of a judge: the one in its card, or `DEFAULT`."""
-    return RubricSet(described.rubrics or DEFAULT)
 
 
 def wordings(name: str) -> list[Rubric]:

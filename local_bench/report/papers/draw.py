@@ -42,16 +42,13 @@ def check_suffix(out: Path) -> None:
         raise UserError(f"--out {out}: a figure is written as {', '.join(SUFFIXES)}: give a name with one of them")
 
 
-def draw(figure: Figure, out: Path) -> None:
-    """Write the figure in the format of `out`'s suffix. UserError as `check_suffix`, StorageError if writing fails."""
-    check_suffix(out)
-    draw_all(figure, [out])
-
-
 def draw_all(figure: Figure, files: Sequence[Path]) -> None:
-    """Draw the figure once and write it to each of `files`, in the format of its suffix. Raises as `draw`."""
+    """Draw the figure once and write it to each of `files`, in the format of its suffix. UserError as `check_suffix`,
+    StorageError if writing fails."""
     import matplotlib as mpl
 
+    for out in files:
+        check_suffix(out)
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # names in scripts that the font lacks
         canvas = canvas_of(figure)

@@ -163,7 +163,6 @@ class RunDetails:
             }
 
     def _previews(self, task: Task, rows: Sequence[OutcomeRow]) -> list[str]:
-        """The task's images with a preview on the site."""
         inputs = (task.source_sha256, task.mask_sha256, *task.reference_sha256)
         shas = dict.fromkeys((*inputs, *(row.candidate.image for row in rows)))
         return [sha for sha in shas if sha and self.out and path_in(self.out, PREVIEWS, sha).is_file()]

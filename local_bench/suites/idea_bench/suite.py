@@ -83,11 +83,9 @@ class IdeaBench(Suite):
             if not outputs:
                 continue
             images_shown = () if collage["card"] else (*collage["given"], *outputs)
-            rows = (
-                Collage(count=len(outputs)) if collage["card"] else Collage(rows=(len(collage["given"]), len(outputs)))
-            )
+            layout = {"count": len(outputs)} if collage["card"] else {"rows": (len(collage["given"]), len(outputs))}
             for repeat in range(REPEATS):
-                question = Question(RUBRIC, k, images_shown, (("question", text),), (), repeat, rows)
+                question = Question(RUBRIC, k, images_shown, (("question", text),), (), repeat, Collage(**layout))
                 yield (first, RUBRIC, k, repeat), question
 
     def scores(self, task: Task, verdicts: Mapping[QuestionKey, Verdict]) -> dict[int, list[Score]]:
@@ -150,12 +148,10 @@ class IdeaBench(Suite):
             for work_id, rating in ratings.items()
             if rating
         }
-        images = [
-            replace(
-                i, task=replace(i.task, evaluation_points=self.points_for_people(i.task)), shown=i.work_id in ratings
-            )
-            for i in results.images
-        ]
+        images = []
+        for image in results.images:
+            task = replace(image.task, evaluation_points=self.points_for_people(image.task))
+            images.append(replace(image, task=task, shown=image.work_id in ratings))
         return replace(results, images=images, verdicts=verdicts)
 
     def figures_by_task(self, results: RunResults) -> Iterator[TaskFigure]:

@@ -67,7 +67,6 @@ class _File(Strict):
 
 @cache
 def language_words(language: Language) -> LanguageWords:
-    """The vocabulary of a language, from `words.yaml`."""
     file = load_yaml(Path(__file__).with_name("words.yaml"), _File)
     return file.en if language == "en" else file.zh
 

@@ -40,8 +40,6 @@ _SUBTASK = re.compile(r"subtask_([1-9][0-9]{0,3})")
 
 @dataclass(frozen=True)
 class PaidTask:
-    """The properties of a task that settlement needs."""
-
     task_id: str
     category: str
     price_usd: Decimal
@@ -364,8 +362,6 @@ class Sample:
 
 @dataclass
 class Dataset:
-    """The samples of all files, and what was left out."""
-
     samples: list[Sample]
     n_lines: int = 0
     n_unlabelled: int = 0

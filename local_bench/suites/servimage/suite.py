@@ -34,7 +34,6 @@ class DesignTasks(Suite):
         return {questions.BRF: 5 * sum(met) / len(met)} if met else {}
 
     def published(self, results: RunResults) -> dict[str, Published]:
-        """The numbers of all models, with the cost per image if it is known."""
         return {"all": numbers.published(official.parts(results))}
 
     write_results = staticmethod(official.write)

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from local_bench.core.types import Score, ScoresComputed
 from local_bench.judges.metrics.base import Array, FeatureInput, ImageFile, Metric, Network, Subject, Unscorable
-from local_bench.judges.metrics.evaluator import Evaluator, FeatureExtractor
+from local_bench.judges.metrics.evaluator import Evaluator, Event, FeatureExtractor, Wanted
 from local_bench.judges.metrics.registry import Weights, make_metric, metric_card, metric_names
 from local_bench.models.cards import card, cards
 from local_bench.models.weights import resolve, resolve_parts
@@ -92,13 +92,19 @@ def read(
     return arrays_read
 
 
+def run_all(evaluator: Evaluator, wanted: Sequence[Wanted]) -> Iterator[Event]:
+    """The events of all groups."""
+    for group in evaluator.groups():
+        yield from evaluator.run_group(group, wanted)
+
+
 def score(metric: Metric, subjects: Sequence[Subject], batch_size: int | None = None) -> list[Score]:
     """One score a subject, in order."""
     name = metric.spec.name
     survey = Evaluator({name: metric}, "cpu", {"test": next(_FRESH)}, 2, batch_size)
     rows = [
         row
-        for step in survey.run([(s, (name,)) for s in subjects])
+        for step in run_all(survey, [(s, (name,)) for s in subjects])
         if isinstance(step, ScoresComputed)
         for row in step.rows
     ]

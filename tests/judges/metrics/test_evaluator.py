@@ -25,7 +25,7 @@ from local_bench.judges.metrics.base import (
 from local_bench.judges.metrics.evaluator import Evaluator, FeatureCache, FeatureExtractor, cut_captions
 from local_bench.judges.metrics.registry import make_metric
 
-from .helpers import make_image, saved
+from .helpers import make_image, run_all, saved
 
 
 class Means(Network):
@@ -92,7 +92,7 @@ def scores_of(steps):
 def run(metrics, samples, **settings):
     """The values and all events of these metrics, or of the metric `a` of one network."""
     metrics = metrics if isinstance(metrics, dict) else {"a": Likeness(metrics, "a")}
-    steps = list(Evaluator(metrics, **settings).run([(subject, tuple(metrics)) for subject in samples]))
+    steps = list(run_all(Evaluator(metrics, **settings), [(subject, tuple(metrics)) for subject in samples]))
     return {key: score.value for key, score in scores_of(steps).items()}, steps
 
 
@@ -156,7 +156,7 @@ def test_unreadable_inputs_are_unscored_and_the_others_are_measured(tmp_path):
         (Subject("s", samples[0].image, caption="unsayable"), ("w",)),
     ]
     words = Likeness(Means("words"), "w", ("caption",), caption=True)
-    scores = scores_of(Evaluator({"a": Likeness(Means("faults"), "a"), "w": words}).run(subjects_and_names))
+    scores = scores_of(run_all(Evaluator({"a": Likeness(Means("faults"), "a"), "w": words}), subjects_and_names))
     reasons = {key: score.unscored for (key, _), score in scores.items() if score.value is None}
     assert reasons.keys() == set("123xzs")
     assert "160x160" in reasons["1"]
@@ -208,7 +208,7 @@ def test_host_metrics_run_first_and_every_requested_score_is_counted(tmp_path):
     metrics = {"a": Likeness(Means("counted"), "a")} | {name: make_metric(name) for name in ("l1_raw", "ssim")}
     wanted = [(s, tuple(metrics) if i % 2 else ("ssim",)) for i, s in enumerate(subjects(tmp_path, 70))]
     survey = Evaluator(metrics)
-    events = list(survey.run(wanted))
+    events = list(run_all(survey, wanted))
     assert sum(event.n for event in events if isinstance(event, PhaseAdvanced)) == survey.n_steps(wanted) == 70 + 35
     first = next(event for event in events if isinstance(event, ScoresComputed))
     assert {score.name for _, score in first.rows} == {"l1_raw", "ssim"}

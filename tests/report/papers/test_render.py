@@ -11,7 +11,7 @@ import pytest
 
 from local_bench.core.table import Column, Table, table_of
 from local_bench.report.panels import Bars, Figure, Grid, Images, Line, Lines, Point, Points, Series
-from local_bench.report.papers.draw import canvas_of, draw
+from local_bench.report.papers.draw import canvas_of, draw_all
 from local_bench.report.render import FORMATS, columns_text, interval, latex, markdown, page_table, ranked
 
 HOSTILE = "=a & b_c $x$ 100% \\input{/etc/passwd} <script>#~^\u202e\n--><svg"
@@ -123,7 +123,7 @@ def test_no_cell_of_latex_is_an_argument_of_the_line_before(name):
 
 def test_a_figure_of_hostile_text_is_drawn_and_a_missing_value_is_a_dash(tmp_path):
     bars = Bars(HOSTILE * 20, (HOSTILE, "b"), (Series("s", (1.0, None)), Series("t$", (2.0, 3.0), ((1, 3), None))))
-    draw(Figure(TABLE, (bars,)), tmp_path / "f.svg")
+    draw_all(Figure(TABLE, (bars,)), [tmp_path / "f.svg"])
     result = (tmp_path / "f.svg").read_text()
     assert "<script" not in result
     assert result.count("<svg") == 1
@@ -147,7 +147,7 @@ def test_long_names_leave_room_for_what_is_drawn(length, tmp_path):
         "titles": (Images(long[0], (), ()),) * 3,
     }
     for name, of in panels.items():
-        draw(Figure(data, of), tmp_path / f"{name}.png")
+        draw_all(Figure(data, of), [tmp_path / f"{name}.png"])
         canvas = canvas_of(Figure(data, of))
         canvas.draw_without_rendering()
         texts = [axes.title for axes in canvas.axes if axes.title.get_text()]
