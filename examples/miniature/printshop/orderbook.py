@@ -1,7 +1,7 @@
 """Generates the printshop tasks from one seed; `scripts/make_printshop.py` writes the files."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def write(folder: Path) -> None:
     book = orders()
     lines = (json.dumps(order.line, ensure_ascii=False) + "\n" for order in book)
     write_atomic(folder / "orders.jsonl", "".join(lines).encode())
-    sources = {order.line["task_id"]: order.source.to_json() for order in book if order.source is not None}
+    sources = {order.line["task_id"]: asdict(order.source) for order in book if order.source is not None}
     write_atomic(folder / "sources.json", (json.dumps(sources, indent=1) + "\n").encode())
     for order in book:
         if order.image is not None:

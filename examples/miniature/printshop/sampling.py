@@ -8,7 +8,7 @@ The split is determined by sha256 digests, so it is the same on every machine:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -78,7 +78,7 @@ def held_out(scene: Scene) -> bool:
 
 def wording_held_out(scene: Scene, wording: str) -> bool:
     """Whether a scene with one figure is excluded from training with this wording."""
-    return len(scene.figures) == 1 and _one_in_ten({"scene": scene.to_json(), "wording": wording})
+    return len(scene.figures) == 1 and _one_in_ten({"scene": asdict(scene), "wording": wording})
 
 
 def sample_scene(rng: np.random.Generator, figures: int | None = None, split: Split = "any") -> Scene:

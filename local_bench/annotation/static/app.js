@@ -78,9 +78,7 @@ async function load() {
 
 function showCounts() {
   const { done, left } = state.counts;
-  const bar = document.getElementById("bar");
-  bar.max = Math.max(1, done + left);
-  bar.value = done;
+  Object.assign(document.getElementById("bar"), { max: Math.max(1, done + left), value: done });
   document.getElementById("counts").textContent = fill(texts.progress, { done, left });
   const recent = state.times.slice(-20);
   if (recent.length > 4) {
@@ -164,10 +162,8 @@ async function submit(answer) {
   say(texts.saving);
   main.inert = true;
   state.refused = false;
-  let offline = false;
-  try {
-    if (!(await flush()) && state.pending.length) offline = true;
-  } catch { offline = true; }
+  let offline = true;
+  try { offline = !(await flush()) && state.pending.length > 0; } catch { /* not reachable */ }
   main.inert = false;
   if (state.refused) return; // the answer stays on the screen
   state.answered.add(name(item));

@@ -15,7 +15,7 @@ import json
 import sqlite3
 import threading
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -446,24 +446,21 @@ def _compared(subject: Subject, metrics: Sequence[NetworkMetric], arrays: Found)
 def cut_captions(metrics: Mapping[str, Metric], wanted: Iterable[Wanted]) -> dict[str, dict[str, int]]:
     """For each metric that does not read every caption whole: `n` captions, of which it cut `n_cut` after
     `max_tokens` tokens."""
-    counts: dict[str, dict[str, int]] = {}
     limits: dict[tuple[Hashable, str], int | None] = {}
-    texts: Counter[str] = Counter()
+    n, cut = Counter[str](), defaultdict[str, list[int]](list)
     for subject, names in wanted:
         for name in names:
             metric = metrics.get(name)
             if not isinstance(metric, NetworkMetric) or subject.absent(metric.spec.needs) is not None:
                 continue
             for text in [item.text for item in metric.inputs(subject) if item.text is not None]:
-                texts[name] += 1
+                n[name] += 1
                 key = metric.network.key, text
                 if key not in limits:
                     limits[key] = metric.network.tokens_if_cut(text)
-                limit = limits[key]
-                if limit is not None:
-                    entry = counts.setdefault(name, {"n": 0, "n_cut": 0, "max_tokens": limit})
-                    entry["n_cut"] += 1
-    return {name: entry | {"n": texts[name]} for name, entry in counts.items()}
+                if (limit := limits[key]) is not None:
+                    cut[name].append(limit)
+    return {name: {"n": n[name], "n_cut": len(of_cut), "max_tokens": of_cut[0]} for name, of_cut in cut.items()}
 
 
 def cut_sentence(name: str, cut: Mapping[str, int]) -> str:

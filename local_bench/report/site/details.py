@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -266,32 +265,31 @@ def write_images(run: RunDir, out: Path, workers: int, full: bool = True) -> int
     shas += [(INPUTS, sha) for sha in sorted(inputs)]
     needed = (THUMBS, *([FULL] if full else []))
     pending = [
-        (run.image_store.file(sha, folder), sha)
+        (str(run.image_store.file(sha, folder)), sha, str(out), full)
         for folder, sha in shas
         if is_safe_id(sha) and not all(path_in(out, of_site, sha).is_file() for of_site in needed)
     ]
-    for sub in {sha[:2] for _, sha in pending}:
+    for sub in {sha[:2] for _, sha, *_ in pending}:
         for folder in (*needed, PREVIEWS):
             (out / folder / sub).mkdir(parents=True, exist_ok=True)
-    write = partial(_write, out, full)
     if len(pending) < 64:
-        return sum(not written for written in map(write, pending))
+        return sum(not _write(image) for image in pending)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        return sum(not written for written in pool.map(write, pending, chunksize=32))
+        return sum(not written for written in pool.map(_write, pending, chunksize=32))
 
 
-def _write(folder: Path, with_full: bool, image_file: tuple[Path, str]) -> bool:
+def _write(job: tuple[str, str, str, bool]) -> bool:
     """Write one thumbnail, its preview and, if wanted, the full image (a hard link, or a copy on another disk); False
     if it cannot be read."""
     from PIL import Image
 
-    file, sha = image_file
+    file, sha, folder = Path(job[0]), job[1], Path(job[2])
     try:
         image = load_verified(file, sha)
     except ImageError:
         return False
     full = path_in(folder, FULL, sha)
-    if with_full and not full.exists():
+    if job[3] and not full.exists():
         try:
             os.link(file, full)
         except OSError:

@@ -64,9 +64,6 @@ class Scene:
         object.__setattr__(self, "figures", tuple(sorted(self.figures, key=lambda f: PLACES[f.place])))
         assert is_scene(self.figures), self.figures
 
-    def to_json(self) -> dict[str, Any]:
-        return {"background": self.background, "figures": [vars(figure) for figure in self.figures]}
-
 
 def is_scene(figures: tuple[Figure, ...]) -> bool:
     """Whether these figures, sorted by position, are a valid scene."""
@@ -76,7 +73,7 @@ def is_scene(figures: tuple[Figure, ...]) -> bool:
 
 
 def scene_from(data: dict[str, Any]) -> Scene:
-    """The scene of `Scene.to_json`."""
+    """The scene with these names, as in `sources.json`."""
     return Scene(data["background"], tuple(Figure(**figure) for figure in data["figures"]))
 
 

@@ -1,3 +1,4 @@
+from dataclasses import asdict
 from itertools import product
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_a_scene_is_its_json_and_its_figures_have_no_order():
     scene = Scene("white", (right, left))
     assert scene.figures == (left, right)
     assert scene == Scene("white", (left, right))
-    assert scene_from(scene.to_json()) == scene
+    assert scene_from(asdict(scene)) == scene
     assert scene == Scene("white", (left, right)) != Scene("black", (left, right))
 
 
