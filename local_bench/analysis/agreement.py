@@ -89,6 +89,8 @@ class OrderSwap:
 
 @dataclass(frozen=True)
 class Agreements:
+    """All agreement statistics of a run's judges."""
+
     judges: list[str]
     """Labels, in the config's order."""
     raters: list[str]

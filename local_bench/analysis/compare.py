@@ -48,6 +48,8 @@ class FigureComparison:
 
 @dataclass(frozen=True)
 class Comparison:
+    """All statistics of all pairs of models."""
+
     rows: list[FigureComparison]
     n_tasks: int
     """Tasks in both runs."""

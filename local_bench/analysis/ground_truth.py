@@ -25,6 +25,8 @@ from local_bench.suites.registry import suite
 
 @dataclass(frozen=True)
 class GroundTruthCheck:
+    """A run compared with its ground truth."""
+
     truths: dict[str, GroundTruth] = field(default_factory=dict)
     """Work id -> ground truth, for images where it can be determined."""
     answers: list[AnswerAccuracy] = field(default_factory=list)

@@ -39,6 +39,7 @@ _MARKED = "Written by local-bench export; a later export of a layout replaces an
 
 
 def run_results(run: RunDir) -> RunResults:
+    """The run's results, read from its store."""
     by_judge = [verdicts_of(run.store, judge_id) for judge_id in judge_labels(run)]
     costs = usd_per_image(run.store, accounting(run.store, run.config.settlement))
     # the store has whole micro-USD, the config all digits of the cost of imported images

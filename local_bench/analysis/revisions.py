@@ -38,6 +38,8 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass
 class WrittenRevisions:
+    """The outcome of `write_revisions`."""
+
     tasks: Path
     n: int = 0
     n_accepted: int = 0

@@ -35,6 +35,8 @@ _OVER: tuple[tuple[Over, str], ...] = (("these orders", ""), ("orders like these
 
 @dataclass(frozen=True)
 class ModelLabels:
+    """One model's images, annotations and plan."""
+
     model: str
     work_ids: tuple[str, ...]
     """Its generated images, the first attempts where the benchmark counts these alone; others cannot be annotated and
@@ -62,6 +64,8 @@ class ModelLabels:
 
 @dataclass(frozen=True)
 class Labels:
+    """Annotations of all models of a run."""
+
     models: list[ModelLabels]
     notes: list[str]
 

@@ -36,6 +36,8 @@ def deliverables(store: Store) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Accounting:
+    """Revenue and cost of a run."""
+
     settlements: list[Settlement]
     costs: list[PhaseCost]
     """By phase and model; `cost_micro_usd` is 0 without a price."""

@@ -100,6 +100,8 @@ def preferred_language(request: Request) -> str:
 
 
 class AnswerIn(BaseModel):
+    """An answer as the page sends it."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
     request_id: str = Field(pattern=r"^[0-9a-f-]{8,64}$")
     item_id: str = Field(pattern=r"^[0-9a-f]{64}$")

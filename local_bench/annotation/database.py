@@ -52,6 +52,8 @@ class AlreadyAnswered(Exception):
 
 @dataclass(frozen=True)
 class Annotator:
+    """A person under a pseudonym."""
+
     name: str
     role: Role
     language: str
@@ -93,10 +95,12 @@ class AnnotationDatabase(AbstractContextManager["AnnotationDatabase"]):
     # annotators
 
     def annotators(self) -> list[Annotator]:
+        """All annotators, by name."""
         rows = self._rows("SELECT name, role, language, token_sha256 IS NOT NULL FROM annotators ORDER BY name")
         return [Annotator(name, role, language, bool(has_link)) for name, role, language, has_link in rows]
 
     def annotator_of(self, token: str) -> Annotator | None:
+        """The annotator with this token."""
         rows = self._rows("SELECT name, role, language, TRUE FROM annotators WHERE token_sha256 = ?", _hashed(token))
         return Annotator(*rows[0]) if rows else None
 

@@ -73,6 +73,7 @@ class Item:
 
     @property
     def content(self) -> dict[str, Any]:
+        """The item as JSON."""
         return {name: getattr(self, name) for name in ("task_id", "images", "other", "sampled", "gold")}
 
     @classmethod
@@ -83,6 +84,8 @@ class Item:
 
 @dataclass(frozen=True)
 class Answer:
+    """An annotator's answer to an item."""
+
     values: Mapping[str, Mapping[str, Any]]
     """Deliverable ("1", …; "" for the whole item) -> field -> value; empty with `cannot_tell`."""
     cannot_tell: str | None = None
@@ -94,6 +97,7 @@ class Answer:
 
     @property
     def content(self) -> dict[str, Any]:
+        """The answer as JSON."""
         return dict(vars(self))
 
     @classmethod
@@ -138,6 +142,8 @@ class Text(Strict):
 
 
 class Option(Strict):
+    """One possible answer."""
+
     value: Value
     key: str = Field(min_length=1, max_length=1)
     """The key that selects it."""
@@ -145,6 +151,8 @@ class Option(Strict):
 
 
 class AnswerField(Strict):
+    """One question of the protocol."""
+
     name: str = Field(pattern=r"[a-z][a-z0-9_]{0,39}")
     """Name of the score, as in files of annotations: `overall`, `brf`, …"""
     text: Text
@@ -176,6 +184,8 @@ class Reason(Strict):
 
 
 class Protocol(Strict):
+    """One annotation protocol."""
+
     id: str = Field(pattern=r"[a-z][a-z0-9-]{0,39}")
     version: int = Field(ge=1)
     source: str

@@ -52,6 +52,8 @@ Opinion = dict[str, dict[str, Rating]]
 
 @dataclass(frozen=True)
 class Annotations:
+    """Annotations by rater, and their consensus."""
+
     consensus: Opinion
     raters: dict[str, Opinion] = field(default_factory=dict)
     probabilities: dict[str, float | None] = field(default_factory=dict)
@@ -107,6 +109,7 @@ class AnnotationLine(Strict):
 
     @property
     def image(self) -> tuple[str, str, int, int]:
+        """The key of the candidate."""
         return self.model, self.task_id, self.deliverable, self.attempt
 
 

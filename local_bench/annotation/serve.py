@@ -40,6 +40,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 @dataclass(frozen=True)
 class Address:
+    """Where annotators reach the server."""
+
     base: str
     """Origin of their links, as browsers write it: `https://annotate.lab.org`."""
     hosts: frozenset[str]

@@ -38,6 +38,8 @@ _ANSWER: Kind = "answer"
 
 @dataclass(frozen=True)
 class Progress:
+    """An annotator's own numbers."""
+
     done: int
     """Answers given, repeats and adjudications included."""
     left: int
@@ -229,6 +231,7 @@ class Queue:
     # what the lead sees
 
     def disputed(self) -> list[Item]:
+        """Items that wait for adjudication."""
         with self._lock:
             return [self.by_id[item_id] for item_id in self._disputed]
 

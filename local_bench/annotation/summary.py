@@ -48,6 +48,8 @@ class FieldAgreement:
 
 @dataclass(frozen=True)
 class AnnotatorSummary:
+    """One annotator's numbers."""
+
     name: str
     role: str
     n_answers: int
@@ -72,6 +74,8 @@ class AnnotatorSummary:
 
 @dataclass(frozen=True)
 class Summary:
+    """The state of a session."""
+
     protocol: str
     raters: int
     n_items: int

@@ -42,6 +42,8 @@ class QuestionLine(Strict):
 
 @dataclass(frozen=True)
 class AnnotationWork:
+    """The items of a session and their tasks."""
+
     items: list[Item]
     tasks: dict[str, TaskView]
     n_missing: int

@@ -44,6 +44,7 @@ _derived: dict[str, Piece] = {}
 
 @cache
 def pieces() -> dict[str, Piece]:
+    """All pieces by name."""
     return load_yaml(configs_dir() / "architectures.yaml", Pieces).pieces
 
 

@@ -59,6 +59,8 @@ class EncodedPrompt:
 
 @dataclass(frozen=True)
 class Item:
+    """One image to generate."""
+
     request: GenerationRequest
     text: EncodedPrompt
     input_images: tuple[EncodedPrompt, ...]
@@ -102,6 +104,7 @@ def text_key(family: str, prompt: str, sampler: Sampler, input_images: Sequence[
 
 
 def image_key(family: str, sha256: str, sampler: Sampler) -> str:
+    """Cache key of an encoded image."""
     return digest({"family": family, "picture": sha256, "height": sampler.height, "width": sampler.width})
 
 

@@ -58,6 +58,8 @@ def _guided(card: ModelCard, sampler: Sampler, input_images: int) -> Passes:
 
 @dataclass(frozen=True)
 class Traits:
+    """Properties of a family that planning needs."""
+
     implementation: str
     """`module:class` in `local_bench.generators`; for a plug-in, the full `package.module:class`."""
     encodes_images: bool = False

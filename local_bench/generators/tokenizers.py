@@ -111,4 +111,5 @@ def llama_tokenizer() -> LlamaTokenizer:
 
 
 def clip_image_processor(size: int = 224) -> CLIPImageProcessor:
+    """The image processor of a CLIP image encoder, at `size` x `size`."""
     return CLIPImageProcessor(size={"shortest_edge": size}, crop_size={"height": size, "width": size})

@@ -50,6 +50,8 @@ _JFIF_PER_INCH = {1: 1.0, 2: CM_PER_INCH}
 
 @dataclass(frozen=True)
 class RuleOutcome:
+    """The result of one rule for one file."""
+
     rule: str
     """Its key, or `size_mm` for the two sides in mm."""
     met: bool | None

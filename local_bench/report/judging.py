@@ -32,6 +32,8 @@ _PROTOCOLS = {"json": "a JSON object", "logit": "the labels' probabilities"}
 
 
 class Attacks(BaseModel):
+    """Results of the prompt-injection test of one judge."""
+
     n: int = Field(ge=0)
     """Attacks with a usable answer both with and without the injected text."""
     n_unscored: int = Field(ge=0)
@@ -66,6 +68,7 @@ class Judge(BaseModel):
 
     @property
     def check(self) -> str:
+        """What was found on batch invariance."""
         notes = (
             "" if self.reproducible is None else self.note,
             f"batch invariance is not guaranteed: {self.not_batch_invariant}" if self.not_batch_invariant else "",
@@ -187,6 +190,7 @@ def agreement_tables(agreements: Agreements) -> list[Table]:
 
 
 def repeatability_table(retests: Sequence[RepeatabilityRow]) -> Table:
+    """Of each judge, by criterion."""
     columns = (
         *(_JUDGE, Column("rubric", "rubric"), Column("criterion", "criterion"), Column("rounds", "rounds", ",")),
         *(Column("retest.same.n", "questions", ","), Column("retest.same.value", "same", percent)),
@@ -201,6 +205,7 @@ def repeatability_table(retests: Sequence[RepeatabilityRow]) -> Table:
 
 
 def judge_warnings(run: RunDir) -> list[str]:
+    """Return one warning per problem found with the judges."""
     sentences = []
     for judge in judges(run):
         if judge.attacks is not None and judge.attacks.n_fooled:

@@ -21,6 +21,8 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
+    """A bar for each label and series."""
+
     title: str
     labels: tuple[str, ...]
     series: tuple[Series, ...]
@@ -82,6 +84,8 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
+    """A line for each name."""
+
     title: str
     lines: tuple[Line, ...]
     x_label: str

@@ -105,6 +105,7 @@ def _joined(cells: Sequence[tuple[Cell, Column]]) -> str:
 
 
 def text(table: Table) -> str:
+    """The title and `columns_text`."""
     return f"{table.title}\n\n{columns_text(table)}"
 
 

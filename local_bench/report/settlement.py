@@ -77,6 +77,7 @@ def total_row(total: Total) -> dict[str, Any]:
 
 
 def model_row(settlement: Settlement) -> dict[str, Any]:
+    """The cells of a model, with its costs."""
     cost, profit = settlement.cost_micro_usd, settlement.profit_micro_usd
     return {
         "model": settlement.model,

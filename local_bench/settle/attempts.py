@@ -139,6 +139,7 @@ class AttemptCounts:
 
 
 def count_attempts(outcomes: Outcomes) -> AttemptCounts:
+    """Count the attempts of one model."""
     passed, requested = outcomes == PASS, outcomes != NOT_REQUESTED
     possible, attempts = requested & (outcomes != FAIL), requested.sum(axis=1).tolist()
     sure = (outcomes[:, :1] == FAIL).any(axis=1) & passed[:, 1:].any(axis=1)

@@ -133,6 +133,8 @@ def resampled_ranking(
 
 @dataclass(frozen=True)
 class Failure:
+    """One dimension."""
+
     name: str
     share: float | None
     """Share of the rejected images with a known lowest score that this dimension dominates; None without any."""

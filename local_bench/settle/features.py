@@ -19,6 +19,8 @@ NOT_THERE = "was not scored"
 
 @dataclass(frozen=True)
 class Features:
+    """Scores and attributes of images."""
+
     names: tuple[str, ...]
     """The scores' names."""
     scores: Floats

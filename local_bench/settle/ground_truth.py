@@ -32,6 +32,8 @@ class JudgedAnswer:
 
 @dataclass(frozen=True)
 class AnswerAccuracy:
+    """Accuracy of one judge's answers to one rubric."""
+
     judge: str
     rubric: str
     model: str
@@ -86,6 +88,8 @@ def answer_accuracy(answers: Iterable[JudgedAnswer], scale: tuple[float, float] 
 
 @dataclass(frozen=True)
 class JudgedDeliverable:
+    """One deliverable with its decision and its ground truth."""
+
     model: str
     task_id: str
     part_micro_usd: int
@@ -103,6 +107,8 @@ class JudgedDeliverable:
 
 @dataclass(frozen=True)
 class RevenueAudit:
+    """Revenue of one model by judge and by ground truth."""
+
     model: str
     n: int
     """Deliverables with ground truth."""

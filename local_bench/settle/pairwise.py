@@ -21,6 +21,8 @@ _STEPS = 10_000
 
 @dataclass(frozen=True)
 class Comparison:
+    """One comparison of two models."""
+
     first: str
     second: str
     won: float

@@ -273,6 +273,8 @@ ASSURANCE = 0.8
 
 @dataclass(frozen=True)
 class LabelPlan:
+    """Images to annotate next."""
+
     images: NDArray[np.intp]
     """Indices of the images to annotate, ascending; empty once the interval is narrow enough."""
     probabilities: Floats
@@ -283,6 +285,7 @@ class LabelPlan:
 
     @property
     def n_labels(self) -> int:
+        """Number of images to annotate."""
         return len(self.images)
 
 

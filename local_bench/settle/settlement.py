@@ -294,6 +294,8 @@ def _ratio(part: Fraction | int, all_of: Fraction | int) -> Fraction | None:
 
 @dataclass(frozen=True)
 class Ranking:
+    """Result of one model."""
+
     revenue_usd: Fraction
     rank: int
     """1 + the number of models that earn strictly more."""

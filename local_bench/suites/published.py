@@ -22,6 +22,8 @@ from local_bench.suites.task_files import read_costs
 
 @dataclass(frozen=True)
 class Published:
+    """A benchmark's statistics."""
+
     data: dict[str, Any]
     """JSON data: the names of the output contract, with counts and bounds."""
     tables: list[Table]
@@ -61,6 +63,7 @@ def listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def dollars(key: str, name: str) -> Column:
+    """A column of US dollars."""
     return Column(key, name, ",.2f", unit="$")
 
 
@@ -72,6 +75,7 @@ def by_model(title: str, models: Iterable[str], values: Iterable[Any], *columns:
 
 
 def grid_json(grid: Sequence[Point], rank_changes: Sequence[Flip], name: str) -> dict[str, Any]:
+    """JSON of the grid's points and of the ranking changes with their settings."""
     return {
         "points": [_setting(p.setting) | {name: {m: number(v) for m, v in p.values.items()}} for p in grid],
         "flips": [
@@ -104,6 +108,8 @@ def _setting(setting: Setting) -> dict[str, Any]:
 
 
 class ApiPrices(Strict):
+    """One paper's prices."""
+
     source: str
     date: str
     usd_per_image: dict[str, Amount]

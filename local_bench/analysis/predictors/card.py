@@ -35,6 +35,8 @@ class Inputs(Strict):
 
 
 class TrainedOn(Strict):
+    """The training data."""
+
     runs: list[str]
     """Names of the runs, or of the dataset files."""
     manifest_sha256: str
@@ -47,6 +49,8 @@ class TrainedOn(Strict):
 
 
 class Card(CheckedCard):
+    """The contents of `predictor.json`."""
+
     FILE = "predictor.json"
     WHAT = "predictor"
 

@@ -20,6 +20,8 @@ MAJORITY, RUN_RULE, TUNED_RULE = "majority", "rule of the training run", "tuned 
 
 @dataclass(frozen=True)
 class Compared:
+    """One predictor on the evaluated images."""
+
     name: str
     evaluation: Evaluation | None
     """None if it predicts nothing."""

@@ -23,6 +23,8 @@ from local_bench.suites.servimage.results import CONCEPTS, Dataset
 
 @dataclass(frozen=True)
 class LabelledImages:
+    """Images with their scores and decisions."""
+
     features: Features
     accepted: Floats
     """(images,) 1, 0, or NaN without a decision."""
@@ -119,6 +121,8 @@ INPUTS = Inputs(scores=list(NAMES), judges=[], rubrics=[])
 
 @dataclass(frozen=True)
 class Statistics:
+    """Counts and rates of a dataset."""
+
     n_lines: int
     n_unlabelled: int
     n_duplicates: int

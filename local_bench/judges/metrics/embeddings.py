@@ -329,6 +329,7 @@ def fitting(path: Path, what: str, weights: Weights) -> Iterator[None]:
 
 
 def remedy(weights: Weights) -> str:
+    """The remedy for model files that the metric cannot read."""
     return (
         f"choose a card that this metric supports, or fetch its model again "
         f"(`local-bench models fetch {weights.card.name}`)"

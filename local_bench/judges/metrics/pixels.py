@@ -48,6 +48,8 @@ _ALIGNED = (
 
 @dataclass(frozen=True)
 class PixelMetric(HostMetric):
+    """A metric and the function that computes it."""
+
     spec: MetricSpec
     compute: Callable[[LoadedSubject], float]
 

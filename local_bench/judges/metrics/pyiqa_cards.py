@@ -149,6 +149,7 @@ def describe(name: str) -> Described:
 
 
 def pyiqa_version() -> str:
+    """The installed version of pyiqa."""
     return version("pyiqa")
 
 

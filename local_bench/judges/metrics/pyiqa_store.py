@@ -278,6 +278,7 @@ class Store:
             ) from None
 
     def write(self, folder: Path) -> None:
+        """Write the folder's index."""
         index = {"metric": self.metric, "options": self.options, "files": self.files}
         (folder / INDEX).write_text(canonical_json(index))
 

@@ -39,6 +39,8 @@ def save_tensors(path: Path, tensors: State, metadata: dict[str, str] | None = N
 
 
 class Base(Strict):
+    """The backbone."""
+
     card: str
     weights: str
     """Digest of all files that it is loaded from."""
@@ -47,6 +49,8 @@ class Base(Strict):
 
 
 class TrainedOn(Strict):
+    """The training data."""
+
     manifest_sha256: str
     n_images: dict[str, int]
     """By split."""
@@ -55,6 +59,8 @@ class TrainedOn(Strict):
 
 
 class Card(CheckedCard):
+    """The contents of `card.json`."""
+
     FILE = "card.json"
     WHAT = "payment model"
 
@@ -137,6 +143,8 @@ def check(card: Card, base: Base) -> None:
 
 @dataclass(frozen=True)
 class Prediction:
+    """The model's prediction for one image."""
+
     work_id: str
     log_odds: float | None
     """Of payment, not calibrated."""
@@ -148,6 +156,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class PaymentModel:
+    """A trained model on a device."""
+
     card: Card
     network: PaymentNetwork
     processor: Any

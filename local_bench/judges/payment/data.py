@@ -215,6 +215,7 @@ class Example:
 
     @property
     def scored(self) -> bool:
+        """Whether it has a concept score."""
         return not all(map(math.isnan, self.concepts))
 
 
@@ -269,9 +270,11 @@ class CheckedCard(Strict):
         return digest(self.model_dump(mode="json", exclude={"sha256"}))
 
     def with_digest(self) -> Self:
+        """The card with the digest of its contents."""
         return self.model_copy(update={"sha256": self.digest()})
 
     def write(self, folder: Path) -> Path:
+        """Write it to `folder`, and return the file."""
         contents = self.model_dump(mode="json", exclude={"sha256"}) | {"sha256": self.sha256}
         file = folder / self.FILE
         write_atomic(file, (json.dumps(contents, indent=1, ensure_ascii=False) + "\n").encode())

@@ -93,6 +93,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Reply:
+    """The model's reply to one request."""
+
     text: str | None
     finish_reason: str | None = None
     logprobs: Mapping[str, float] | None = None

@@ -216,6 +216,7 @@ class Rubric(Strict):
 
     @cached_property
     def sha256(self) -> str:
+        """The digest of the rubric's content."""
         return digest({name: value for name, value in self.model_dump().items() if name not in _LATER or value})
 
     def captions(self, roles: Sequence[str], slots: Mapping[str, str]) -> tuple[str, ...]:

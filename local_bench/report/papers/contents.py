@@ -20,6 +20,8 @@ Kind = Literal["table", "figure"]
 
 @dataclass(frozen=True)
 class Entry:
+    """One table or figure."""
+
     paper: str
     kind: Kind
     number: int
@@ -47,6 +49,7 @@ class Entry:
 
     @property
     def where(self) -> str:
+        """`build` with its package."""
         return self.build if "." in self.build else f"local_bench.report.papers.{self.build}"
 
     @property

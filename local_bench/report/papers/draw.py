@@ -61,6 +61,7 @@ def draw_all(figure: Figure, files: Sequence[Path]) -> None:
 
 
 def canvas_of(figure: Figure) -> "Canvas":
+    """The figure as a matplotlib figure."""
     from matplotlib.figure import Figure as Canvas
 
     across = _across(figure)
@@ -94,6 +95,7 @@ def _names(panel: Panel) -> tuple[str, ...]:
 
 
 def width_inches(figure: Figure) -> float:
+    """Width of the drawn figure."""
     across = _across(figure)
     panel = _INCHES.get(across, 3.4) * (1.5 if any(isinstance(panel, Images) for panel in figure.panels) else 1)
     return max(6.4, across * max(panel, *(_labels_inches(panel) + _slanted_inches(panel) for panel in figure.panels)))

@@ -58,6 +58,8 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Gathered:
+    """All sources as one table."""
+
     judgements: Judgements
     models: tuple[str, ...]
     requested: dict[str, dict[str, int]]

@@ -28,6 +28,8 @@ Case = tuple[str, str]
 
 @dataclass
 class Labels:
+    """The labels of all runs."""
+
     answers: dict[str, list[Row]] = field(default_factory=dict)
     """Model -> the annotators' consensus; a question without one has no score."""
     raters: set[str] = field(default_factory=set)

@@ -92,6 +92,7 @@ def category_name(category: str) -> str:
 
 
 def in_order(categories: Sequence[str]) -> list[str]:
+    """Categories in the paper's order."""
     index = {name: i for i, name in enumerate(ORDER)}
     return sorted(set(categories), key=lambda c: (index.get(category_name(c), len(ORDER)), c))
 

@@ -61,6 +61,8 @@ _COMPARE = [Path(annotation.__file__).parent / "static" / name for name in ("com
 
 @dataclass(frozen=True)
 class Site:
+    """A site that was written."""
+
     index: Path
     n_runs: int
     n_candidates: int

@@ -74,6 +74,7 @@ class RunDetails:
         return self.people.decisions() if self.people else {}
 
     def task_list(self) -> dict[str, list[Any]]:
+        """The tasks in columns."""
         return {
             "id": [task.task_id for task in self.tasks],
             "category": [task.category for task in self.tasks],
@@ -253,6 +254,7 @@ THUMBS, PREVIEWS, FULL = "thumbs", "previews", "images"
 
 
 def path_in(out: Path, folder: str, sha: str) -> Path:
+    """Of an image in a folder of the site."""
     return out / folder / sha[:2] / f"{sha}{'.png' if folder == FULL else '.webp'}"
 
 

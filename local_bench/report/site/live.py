@@ -58,6 +58,7 @@ class LiveRun:
         return progress | {"counts": counts._asdict(), "recent": self._recent, "changed": now != self.shown}
 
     def image(self, pixels_sha256: str) -> Path | None:
+        """The file of a known image."""
         return self._files.get(pixels_sha256)
 
 

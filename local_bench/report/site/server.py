@@ -22,6 +22,8 @@ _WAITING = """<!doctype html><html lang="en"><head><meta charset="utf-8"><meta n
 
 
 class Writing:
+    """A site that is written in a thread."""
+
     def __init__(self, write: Write, failed: Callable[[Exception], None] = lambda _: None) -> None:
         """`failed` gets what ended the writing."""
         self._write, self._failed = write, failed

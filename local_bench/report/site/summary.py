@@ -19,6 +19,8 @@ from local_bench.settle.settlement import Settlement
 
 @dataclass(frozen=True)
 class Model:
+    """A model in one run."""
+
     run: int
     group: int
     """Of comparable runs."""

@@ -36,6 +36,8 @@ Fit = Callable[[Features, Bools, int], Rule | ConceptModel]
 
 @dataclass(frozen=True)
 class Fitted:
+    """A predictor and its quality on held-out tasks."""
+
     predictor: Rule | ConceptModel
     quality: Quality
     n_unscored: int

@@ -75,6 +75,8 @@ def expected_revenue(
 
 @dataclass(frozen=True)
 class Decisions:
+    """Acceptance of each image."""
+
     accepted: NDArray[np.bool_]
     """(images,); False also if undecided."""
     known: NDArray[np.bool_]
@@ -232,6 +234,7 @@ _STORED: TypeAdapter[AnyPredictor] = TypeAdapter(Annotated[AnyPredictor, Field(d
 
 
 def dumps(predictor: AnyPredictor) -> str:
+    """Serialize a predictor to one line of JSON."""
     return canonical_json(asdict(predictor))
 
 

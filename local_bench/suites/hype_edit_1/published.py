@@ -58,6 +58,8 @@ UNBIASED = {name: f"{name}_unbiased" for name in ("pass_at_4", "expected_attempt
 
 @dataclass(frozen=True)
 class Review:
+    """Cost and duration of one human review, and the maximum number of attempts."""
+
     usd_per_hour: Fraction = Fraction(REVIEW_USD_PER_HOUR)
     seconds: Fraction = Fraction(REVIEW_SECONDS)
     retry_cap: int = RETRY_CAP

@@ -32,6 +32,8 @@ _ALL_ELSE = "Everything that the instruction does not ask to change."
 
 
 class HypeEdit1(Suite):
+    """HYPE-EDIT-1 (Chan and Allen)."""
+
     name = "hype-edit-1"
     title = "HYPE-EDIT-1: edits for marketing and design, pass or fail, ten attempts each"
     licence = "CC BY 4.0 (public tasks)"

@@ -39,6 +39,8 @@ _MARK = re.compile(r"<(SOURCE|REF_([1-9]))>")
 
 
 class IceBench(Suite):
+    """ICE-Bench (Pan et al.)."""
+
     name = "ice-bench"
     title = "ICE-Bench: 31 tasks of creating and editing, eleven metrics in six dimensions"
     licence = "see the benchmark's authors"

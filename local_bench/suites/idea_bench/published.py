@@ -53,6 +53,7 @@ class Subtask:
 
 
 def subtask(answers: Answers) -> Subtask:
+    """Score of one task from its cases."""
     yes = points(answers == YES)
     ends = _percent(yes), _percent(points(answers != NO)), tuple(float(_percent(case)) for case in yes)
     return Subtask(*ends, int((answers == UNSCORED).sum()), int((answers == MISSING).sum()))

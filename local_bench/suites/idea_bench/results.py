@@ -185,6 +185,7 @@ def _verdict(case: Case, verdicts: Verdicts, point: int, repeat: int) -> Verdict
 
 
 def rows_of(case: Case, verdicts: Verdicts) -> list[Row]:
+    """The answers to the questions about a case."""
     task, rows = case[0].task, []
     for k in range(QUESTIONS):
         repeats = [_verdict(case, verdicts, k, repeat) for repeat in range(REPEATS)]

@@ -29,6 +29,8 @@ SCORES = tuple(f"question_{k}" for k in range(1, QUESTIONS + 1))
 
 
 class IdeaBench(Suite):
+    """IDEA-Bench (Liang et al.)."""
+
     name = "idea-bench"
     title = "IDEA-Bench: professional briefs in five categories, six questions per case"
     licence = "CC BY-NC 4.0"

@@ -33,6 +33,8 @@ MAX_OUTPUTS = 100
 
 
 class Meta(Loose):
+    """meta.json; other keys are ignored."""
+
     task_name: str
     uid: str = Field(pattern=r"^[0-9]{4}$")
     case_id: str = Field(pattern=r"^[0-9]{4}$")

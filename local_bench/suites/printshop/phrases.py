@@ -20,11 +20,15 @@ Words = dict[str, str]
 
 
 class CaptionWords(Strict):
+    """Templates of one caption style."""
+
     caption: str
     figure: str
 
 
 class ShopWords(Strict):
+    """Texts of titles and briefs."""
+
     items: dict[str, list[str]]
     alone: list[str]
     edit: list[str]
@@ -32,6 +36,8 @@ class ShopWords(Strict):
 
 
 class LanguageWords(Strict):
+    """The vocabulary and templates of one language."""
+
     between: str
     joiner: str
     other_spellings: Words
@@ -49,6 +55,7 @@ class LanguageWords(Strict):
     shop: ShopWords
 
     def slot(self, name: str) -> Words:
+        """The possible values of a slot."""
         if name == "count":
             return {str(count): words for count, words in self.counts.items()}
         table = {"new_shape": "shapes"}.get(name, f"{name}s")
@@ -67,6 +74,7 @@ class _File(Strict):
 
 @cache
 def language_words(language: Language) -> LanguageWords:
+    """The vocabulary of a language, from `words.yaml`."""
     file = load_yaml(Path(__file__).with_name("words.yaml"), _File)
     return file.en if language == "en" else file.zh
 
@@ -151,6 +159,8 @@ KINDS = ("recolour", "reshape", "background", "add", "remove", "move")
 
 @dataclass(frozen=True)
 class Edit:
+    """An edit: source, instruction and target."""
+
     kind: str
     slots: tuple[tuple[str, str], ...]
     """Slots of the instruction: (slot, name), sorted."""

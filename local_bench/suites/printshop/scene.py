@@ -40,6 +40,8 @@ SIZES = {"small": (32, 36), "large": (46, 52)}
 
 @dataclass(frozen=True)
 class Figure:
+    """One coloured shape at one position."""
+
     shape: str
     colour: str
     place: str

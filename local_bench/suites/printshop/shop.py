@@ -45,6 +45,7 @@ def requested(task: Task) -> list[tuple[Scene, Edit | None]]:
 
 
 def truth(task: Task) -> list[Scene]:
+    """The requested scene of each deliverable of a task."""
     return [scene for scene, _ in requested(task)]
 
 

@@ -29,6 +29,7 @@ THRESHOLDS = tuple(Fraction(n, 2) for n in range(2, 11))
 
 
 def published(parts: Parts, require_success: bool = False, sensitivity: bool = False) -> Published:
+    """Settle one table in all three scenarios."""
     images, scores, costs = parts.images, parts.scores, parts.costs
     table = tabulated(parts)
     totals, categories = earnings(table), by_category(table)

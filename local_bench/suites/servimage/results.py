@@ -40,6 +40,8 @@ _SUBTASK = re.compile(r"subtask_([1-9][0-9]{0,3})")
 
 @dataclass(frozen=True)
 class PaidTask:
+    """The properties of a task that settlement needs."""
+
     task_id: str
     category: str
     price_usd: Decimal
@@ -130,6 +132,7 @@ def read_annotations(paths: Sequence[Path]) -> tuple[list[Image], list[str], dic
 
 
 def read_scores(path: Path) -> list[Scores]:
+    """Read the scores file: one line per image."""
     rows: list[Scores] = []
     seen: dict[tuple[str, str, int], str] = {}
     for where, data in _lines([path], "an image's scores"):
@@ -345,6 +348,8 @@ _NUMBER = re.compile(r"(?:[A-Za-z]+-|task_)(\d{1,6})")
 
 @dataclass(frozen=True)
 class Sample:
+    """One deliverable."""
+
     model: str
     category: str
     task: str
@@ -362,6 +367,8 @@ class Sample:
 
 @dataclass
 class Dataset:
+    """The samples of all files, and what was left out."""
+
     samples: list[Sample]
     n_lines: int = 0
     n_unlabelled: int = 0

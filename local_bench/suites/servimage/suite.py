@@ -34,6 +34,7 @@ class DesignTasks(Suite):
         return {questions.BRF: 5 * sum(met) / len(met)} if met else {}
 
     def published(self, results: RunResults) -> dict[str, Published]:
+        """The numbers of all models, with the cost per image if it is known."""
         return {"all": numbers.published(official.parts(results))}
 
     write_results = staticmethod(official.write)
@@ -55,6 +56,8 @@ class DesignTasks(Suite):
 
 
 class ServImage(DesignTasks):
+    """ServImage (Ji et al.)."""
+
     name = "servimage"
     title = "ServImage: paid design orders in three categories"
     licence = "see the benchmark's authors"

@@ -151,6 +151,7 @@ def published_tasks(path: Path, refuse: Refuse | None = None) -> list[tuple[Publ
 
 
 def deliverables(task: Task) -> list[Deliverable]:
+    """The images that a task requests, each with its prompt."""
     return [
         Deliverable(task.task_id, i, _prompt(task, i), task.input_images, task.mask_sha256)
         for i in range(1, len(task.deliverables) + 1)

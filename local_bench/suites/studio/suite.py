@@ -6,6 +6,8 @@ from local_bench.suites.servimage.suite import DesignTasks
 
 
 class Studio(DesignTasks):
+    """Twelve commercial design tasks, judged and settled as ServImage's."""
+
     name = "studio"
     title = "Twelve commercial briefs of our own"
     licence = "Apache-2.0"
