@@ -46,6 +46,7 @@ class Pair:
     rate: Agreement | None
     """Rate of equal decisions over images. None for a score without decisions."""
     kappa: Agreement | None
+    """Cohen's kappa of the decisions."""
     rho: Agreement
     """Spearman's rho over models, of each rater's mean over the images that both rated."""
     top_k: Agreement

@@ -28,6 +28,7 @@ class Driver:
 
     version: str
     gpus: tuple[str, ...]
+    """Names of the GPUs."""
 
     @property
     def branch(self) -> int:

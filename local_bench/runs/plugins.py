@@ -43,8 +43,8 @@ def check_suite(
     stored: Collection[str],
     config: RunConfig,
 ) -> None:
-    """ConfigError, naming the class, if a suite does not keep what `Suite` promises: its tasks, and of those in the plan
-    the deliverables, questions and scores. `stored` are the digests of input images."""
+    """ConfigError, naming the class, if a suite does not keep what `Suite` promises: its tasks, and the deliverables,
+    questions and scores of those in the plan. `stored` are the digests of input images."""
     where = f"suite {entry.name}: {type(entry).__module__}.{type(entry).__name__}"
     specs = [judge.spec(of, "", of.dtype) for judge in config.judges for of in (card(judge.card, "judge"),)]
     wrong = _tasks_fault(of_suite)

@@ -38,6 +38,7 @@ class Quality:
     accuracy: float
     """Accuracy of decisions at a probability of 0.5."""
     auc: float | None
+    """Area under the ROC curve."""
     pr_auc: float | None
     """Average precision; `base_rate` is the value for random scores."""
     brier: float

@@ -56,6 +56,7 @@ class TrainedOn(Strict):
     """By split."""
     n_labelled: dict[str, int]
     tasks: dict[str, list[str]]
+    """Tasks by split."""
 
 
 class Card(CheckedCard):

@@ -192,6 +192,7 @@ class Example:
     deliverable: str
     """The description of this image in the task."""
     points: tuple[str, ...]
+    """The task's evaluation points."""
     price_micro_usd: int
     """Of the task."""
     concepts: tuple[float, ...]

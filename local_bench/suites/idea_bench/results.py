@@ -130,6 +130,7 @@ def _row(fields: list[str], columns: dict[str, int], where: str) -> Row:
 
 
 RUBRIC = "idea_question"
+"""The rubric of the six questions."""
 Verdicts = Mapping[str, Mapping[tuple[str, int, int], Verdict]]
 Case = list[ImageResult]
 """One model's images of one case."""
