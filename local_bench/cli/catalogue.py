@@ -1,6 +1,7 @@
 """`models` and `suites`: list, show, fetch."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -144,9 +145,8 @@ def add(target: str, name: str | None, as_json: bool) -> int:
     config.json of a vision-language model that vLLM serves; code from a repository is never run. Reads configs and the
     headers of weights; of a folder without the network."""
     from local_bench.core.environment import go_online
-    from local_bench.core.files import is_dir
 
-    if not is_dir(Path(target)):
+    if not os.path.isdir(Path(target)):
         go_online()
 
     require("generate")

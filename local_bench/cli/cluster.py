@@ -70,11 +70,7 @@ def slurm(
     return show_result({"scripts": [str(path) for path in paths], "jobs": ids}, text, as_json)
 
 
-@click.command(
-    epilog=examples(
-        "local-bench merge runs/whole runs/part-1 runs/part-2",
-    )
-)
+@click.command(epilog=examples("local-bench merge runs/whole runs/part-1 runs/part-2"))
 @click.argument("out", metavar="OUT", type=PATH)
 @click.argument("parts", metavar="RUN...", type=PATH, nargs=-1, required=True, shell_complete=runs_completed)
 @click.option("--partial", is_flag=True, help="Merge although shards are missing.")

@@ -142,8 +142,7 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
 
 @click.command(
     epilog=examples(
-        "local-bench verify runs/studio",
-        "local-bench verify runs/studio --deep 5 --set suite.path=data/tasks.jsonl",
+        "local-bench verify runs/studio", "local-bench verify runs/studio --deep 5 --set suite.path=data/tasks.jsonl"
     )
 )
 @RUN
@@ -151,13 +150,7 @@ def digest(run_dir: Path, fast: bool, as_json: bool) -> int:
 @SETTING
 @ALLOW_REMOTE
 @JSON
-def verify(
-    run_dir: Path,
-    deep: int | None,
-    settings: tuple[str, ...],
-    allow_remote: bool,
-    as_json: bool,
-) -> int:
+def verify(run_dir: Path, deep: int | None, settings: tuple[str, ...], allow_remote: bool, as_json: bool) -> int:
     """Check that RUN is what local-bench wrote.
 
     Compares every image file with its digest, every row with its identity and with the record of the last command,

@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from local_bench.cli.output import say, say_notes
-from local_bench.cli.predictor import (
-    CALIBRATED_NOTE,
-    EXPECTED_NOTE,
-    expected_json,
-    settled_text,
-)
+from local_bench.cli.predictor import CALIBRATED_NOTE, EXPECTED_NOTE, expected_json, settled_text
 from local_bench.core.errors import UserError, count
 from local_bench.core.files import refuse_existing
 from local_bench.core.money import usd, usd_number

@@ -38,7 +38,7 @@ from local_bench.cli.run import demo, extract, generate, init, judge, measure, p
 from local_bench.core import __version__
 from local_bench.core.environment import entry_points, isolate, missing
 from local_bench.core.errors import LocalBenchError, UserError, without_secrets
-from local_bench.core.files import CONFIG_DIRS, is_dir, reason, user_config_dirs
+from local_bench.core.files import CONFIG_DIRS, reason, user_config_dirs
 
 DEBUG = "--debug"
 
@@ -71,7 +71,7 @@ def cli(config_dirs: tuple[Path, ...]) -> None:
     DINO, pixels) and reports scores, revenue and cost. Only `models fetch`, `models add` and `suites fetch` use the
     network."""
     for folder in config_dirs:
-        if not is_dir(folder):
+        if not os.path.isdir(folder):
             raise UserError(
                 f"--config-dir {folder}: this folder does not exist: give one with models/ or prices.yaml in it"
             )
@@ -80,7 +80,7 @@ def cli(config_dirs: tuple[Path, ...]) -> None:
         os.environ[CONFIG_DIRS] = os.pathsep.join(
             [*(str(folder.absolute()) for folder in config_dirs), *([inherited] if inherited else [])]
         )
-    if absent := next((folder for folder in user_config_dirs() if not is_dir(folder)), None):
+    if absent := next((folder for folder in user_config_dirs() if not os.path.isdir(folder)), None):
         raise UserError(f"{CONFIG_DIRS}: the folder {absent} does not exist: correct it, or unset the variable")
 
 

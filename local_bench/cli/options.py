@@ -59,11 +59,6 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def _name_of(command: click.Command) -> str:
-    assert command.name
-    return command.name
-
-
 class Commands(click.Group):
     """A command group that suggests the nearest command for an unknown name, and lists its commands by section with
     the whole first sentence of each."""
@@ -72,10 +67,10 @@ class Commands(click.Group):
     """Heading -> commands; those that are in none come last, below `Commands`."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        named = {name for section in self.sections.values() for name in map(_name_of, section)}
+        named = {command.name for section in self.sections.values() for command in section}
         others = [self.commands[name] for name in self.list_commands(ctx) if name not in named]
         for heading, commands in {**self.sections, "Commands": others}.items():
-            rows = [(_name_of(command), command.get_short_help_str(limit=400)) for command in commands]
+            rows = [(str(command.name), command.get_short_help_str(limit=400)) for command in commands]
             if rows:
                 with formatter.section(heading):
                     formatter.write_dl(rows)

@@ -124,12 +124,7 @@ def train(
 
 
 def _train_model(
-    runs: list["RunDir"],
-    annotations: tuple[Path, ...],
-    out: Path,
-    model: str,
-    row: str | None,
-    seed: int,
+    runs: list["RunDir"], annotations: tuple[Path, ...], out: Path, model: str, row: str | None, seed: int
 ) -> "Card | None":
     """Train a payment model, then its calibration. None in all processes but the first."""
     from local_bench.analysis.predictors.images import annotations_of
@@ -301,12 +296,7 @@ def zero_shot(
 @SEED
 @JSON
 def dataset(
-    files: tuple[Path, ...],
-    least_confidence: float | None,
-    out: Path | None,
-    kind: str,
-    seed: int,
-    as_json: bool,
+    files: tuple[Path, ...], least_confidence: float | None, out: Path | None, kind: str, seed: int, as_json: bool
 ) -> int:
     """Report statistics of ServImage_Dataset, and train a predictor on it.
 
@@ -349,7 +339,6 @@ def card_json(card: "Card") -> dict[str, Any]:
 
 
 def tuned_thresholds(card: "Card") -> dict[str, float]:
-    """The thresholds of the tuned rule."""
     from local_bench.settle.predictors.models import Rule, loads
 
     rule = loads(card.tuned_rule)
@@ -358,7 +347,6 @@ def tuned_thresholds(card: "Card") -> dict[str, float]:
 
 
 def card_text(card: "Card") -> str:
-    """One paragraph."""
     on = card.trained_on
     counts = ", ".join(f"{on.n_images[split]} {split}" for split in on.n_images)
     thresholds = ", ".join(f"{name} >= {value:.3g}" for name, value in tuned_thresholds(card).items())
@@ -424,7 +412,6 @@ def report_json(result: "Report") -> dict[str, Any]:
 
 
 def predictions_text(lines: Sequence["PredictionLine"]) -> str:
-    """Counts by model."""
     rows = []
     for model in dict.fromkeys(line.model for line in lines):
         of_model = [line for line in lines if line.model == model]

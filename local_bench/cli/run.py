@@ -252,13 +252,7 @@ def measure(
 @overrides
 @JSON
 def plan(
-    config: Path,
-    gpu: str | None,
-    gpus: int | None,
-    nodes: int,
-    measure: bool,
-    settings: tuple[str, ...],
-    as_json: bool,
+    config: Path, gpu: str | None, gpus: int | None, nodes: int, measure: bool, settings: tuple[str, ...], as_json: bool
 ) -> int:
     """Estimate the work, memory, GPU-hours, cost and energy of CONFIG without loading models."""
     from local_bench.cli.tables import described, plan_text
@@ -288,11 +282,7 @@ def plan(
 
 
 def _locate(
-    target: Path,
-    run_dir: Path | None,
-    settings: tuple[str, ...],
-    judging: bool = False,
-    allow_remote: bool = False,
+    target: Path, run_dir: Path | None, settings: tuple[str, ...], judging: bool = False, allow_remote: bool = False
 ) -> tuple["RunConfig", Path]:
     """The config and run directory given by CONFIG|RUN and --run-dir."""
     from local_bench.core.errors import UserError

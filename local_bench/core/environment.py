@@ -111,8 +111,6 @@ DISTRIBUTION = "local-image-bench"
 
 @dataclass(frozen=True)
 class Extra:
-    """An optional part of the installation."""
-
     enables: str
     modules: tuple[str, ...]
     """Top-level modules that it brings."""

@@ -116,20 +116,6 @@ def path_fault(text: str) -> str | None:
     return None
 
 
-def is_file(path: Path) -> bool:
-    """`path.is_file()`, also False for a path that no file can have."""
-    with suppress(OSError, ValueError):
-        return path.is_file()
-    return False
-
-
-def is_dir(path: Path) -> bool:
-    """`path.is_dir()`, also False for a path that no folder can have."""
-    with suppress(OSError, ValueError):
-        return path.is_dir()
-    return False
-
-
 def reason(error: OSError) -> str:
     """The system's description of an error, starting in lower case and without its number."""
     text = error.strerror or type(error).__name__

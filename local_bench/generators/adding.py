@@ -4,6 +4,7 @@ What the repository does not say is left at the pipeline's own defaults, and nam
 """
 
 import inspect
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from local_bench.core.errors import ConfigError, WeightsError
-from local_bench.core.files import is_dir, is_safe_id, write_new
+from local_bench.core.files import is_safe_id, write_new
 from local_bench.core.yamlfile import yaml_text, yaml_value
 from local_bench.generators.any_pipeline import IMAGES, arguments_of, pipeline_class
 from local_bench.models.cards import ModelCard, cards
@@ -38,8 +39,6 @@ _REPOSITORY = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 @dataclass(frozen=True)
 class Added:
-    """A card that was written."""
-
     path: Path
     card: dict[str, Any]
     notes: list[str]
@@ -52,7 +51,6 @@ class _Place:
     source: dict[str, str]
     gated: bool
     tensors: Callable[[str], Tensors]
-    """The tensors of a safetensors file."""
 
 
 def add_card(target: str, name: str | None, folder: Path, single: Single | None = None) -> Added:
@@ -65,9 +63,9 @@ def add_card(target: str, name: str | None, folder: Path, single: Single | None 
         raise ConfigError(f"{name!r} cannot be a model's name: give another one with --name")
     if name in cards():
         raise ConfigError(f"there is already a card {name!r}: give another name with --name")
-    if not is_dir(local) and not _REPOSITORY.fullmatch(target):
+    if not os.path.isdir(local) and not _REPOSITORY.fullmatch(target):
         raise ConfigError(f"{target} is neither a folder nor a Hub repository OWNER/NAME: correct it")
-    place = _local(local) if is_dir(local) else _hub(target, name)
+    place = _local(local) if os.path.isdir(local) else _hub(target, name)
     if place.listing.index is None and single is None:
         raise WeightsError(
             f"{target} has no {PIPELINE}: only diffusers pipelines can be added, as `vae/`, `transformer/` …"

@@ -1,5 +1,6 @@
 """Imports images generated elsewhere (closed APIs, other tools, human designers) as candidates, without torch."""
 
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -10,7 +11,7 @@ from pydantic import AfterValidator, Field
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, TaskFileError
-from local_bench.core.files import IMAGE_SUFFIXES, is_dir, is_file, plain_name, read_text, safe_join, visible_files
+from local_bench.core.files import IMAGE_SUFFIXES, plain_name, read_text, safe_join, visible_files
 from local_bench.core.money import nearest_micro_usd
 from local_bench.core.yamlfile import Strict, check
 
@@ -53,9 +54,9 @@ def find_images(
     Raises ConfigError if `source` does not exist, two files match one candidate or one file two, or a task's images are
     numbered from 0; TaskFileError for a faulty line of a manifest.
     """
-    if is_dir(source):
+    if os.path.isdir(source):
         return _in_folder(source, list(wanted), left_out)
-    if is_file(source):
+    if os.path.isfile(source):
         return _in_manifest(source, set(wanted), {task for task, _, _ in left_out}), []
     raise ConfigError(f"imported.images: {source} is neither a folder nor a manifest: put the images there")
 
@@ -122,7 +123,7 @@ def _in_manifest(manifest: Path, wanted: set[Key], left_out: Collection[str]) ->
                 "correct or remove the line"
             )
         path = safe_join(manifest.parent, line.file)
-        if not is_file(path):
+        if not os.path.isfile(path):
             raise TaskFileError(f"{where}: {line.file} does not exist: add it or remove the line")
         files[key] = Found(path, None if line.cost_usd is None else nearest_micro_usd(line.cost_usd))
     return files

@@ -124,13 +124,10 @@ def _allowed() -> list[Any]:
     import numpy as np
 
     multiarray: Any = np._core.multiarray  # type: ignore[attr-defined]
-    named = [(function, f"numpy.core.multiarray.{function.__name__}") for function in _rebuilders(multiarray)]
+    rebuilders = [multiarray.scalar, multiarray._reconstruct]
+    named = [(function, f"numpy.core.multiarray.{function.__name__}") for function in rebuilders]
     dtypes = [type(np.dtype(kind)) for kind in "?bBhHiIlLqQefd"]
-    return [argparse.Namespace, np.dtype, np.ndarray, codecs.encode, *_rebuilders(multiarray), *named, *dtypes]
-
-
-def _rebuilders(multiarray: Any) -> list[Any]:
-    return [multiarray.scalar, multiarray._reconstruct]
+    return [argparse.Namespace, np.dtype, np.ndarray, codecs.encode, *rebuilders, *named, *dtypes]
 
 
 class _Record:
@@ -213,13 +210,11 @@ class _Script(pickle.Unpickler):
             return None
         text = self._archive.read(path).decode("utf-8", "replace")
         body = re.search(rf"^class {re.escape(name)}\(.*?(?=^class |\Z)", text, re.MULTILINE | re.DOTALL)
-        lists = [re.search(rf"^  {kind} = \[(.*?)\]", body[0], re.MULTILINE) for kind in _LISTS] if body else []
+        kinds = ("__parameters__", "__buffers__")
+        lists = [re.search(rf"^  {kind} = \[(.*?)\]", body[0], re.MULTILINE) for kind in kinds] if body else []
         if not lists or any(match is None for match in lists):
             return None
         return {name for match in lists if match for name in re.findall(r"\"([^\"]+)\"", match[1])}
-
-
-_LISTS = ("__parameters__", "__buffers__")
 
 
 def _node(torch: Any, value: Any, path: tuple[str, ...], tensors: dict[str, Any]) -> Any:

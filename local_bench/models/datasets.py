@@ -207,7 +207,6 @@ class Record(Strict):
 
     @property
     def total_bytes(self) -> int:
-        """Total size in bytes."""
         return sum(file.bytes for file in self.files.values())
 
 

@@ -15,8 +15,6 @@ _WHOLE = r"\b{}\b(?! D\b| Laptop\b)"
 
 
 class Gpu(Strict):
-    """One GPU model."""
-
     name: str
     """The name used in the price table."""
     title: str
@@ -54,7 +52,6 @@ class _Gpus(Strict):
 
 @cache
 def gpus() -> dict[str, Gpu]:
-    """All known GPUs by name."""
     return {entry.name: entry for entry in load_yaml(configs_dir() / "gpus.yaml", _Gpus).gpus}
 
 

@@ -126,11 +126,6 @@ class Manifest(FetchedRepo):
         """The repository of the model (`MAIN`) or of a part; None if that part was not fetched."""
         return self if part == MAIN else self.parts.get(part)
 
-    @property
-    def total_bytes(self) -> int:
-        """Total size in bytes."""
-        return sum(file.bytes for repo in (self, *self.parts.values()) for file in repo.files.values())
-
 
 class Pins(Strict):
     """Commits pinned with `--revision`, by part."""

@@ -9,6 +9,7 @@ operations are of kinds whose speed is known; otherwise the time left is unknown
 """
 
 import math
+import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError
-from local_bench.core.files import configs_dir, is_file
+from local_bench.core.files import configs_dir
 from local_bench.core.money import NS_PER_HOUR, held_cost, usd_number
 from local_bench.judges.metrics.registry import metric_card
 from local_bench.models.cards import ModelCard, card
@@ -160,7 +161,7 @@ def measured_seconds() -> dict[str, float]:
     """Core-seconds per megapixel of each metric without a network, and of `read`, from `configs/metric_times.json`
     (`scripts/bench_metric_times.py`); empty if the config folder has no such file."""
     path = configs_dir() / "metric_times.json"
-    if not is_file(path):
+    if not os.path.isfile(path):
         return {}
     measured = strictjson.read(path, ConfigError, missing="restore it, or remove it to plan without measured times")
     return {name: s / (measured["side"] ** 2 / _PIXELS_PER_MP) for name, s in measured["seconds"].items()}
@@ -196,8 +197,6 @@ IMPORTED_MP = 1.0
 
 @dataclass(frozen=True)
 class Target:
-    """The device of the estimate."""
-
     name: str
     gpu: Gpu | None
     """None for a CPU and for an unknown GPU."""

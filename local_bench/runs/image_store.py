@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from local_bench.core.errors import ImageError, RunImageError
+from local_bench.core.errors import IMAGE_FAULTS, ImageError, RunImageError
 from local_bench.core.images import image_name, image_path, load_verified
 from local_bench.runs.store import Store
 
@@ -104,7 +104,6 @@ class ImageStore:
         return sorted(self.faults.values())
 
     def recheck(self) -> None:
-        """Check the faulty images again."""
         for fault in self.all_faults:
             del self.faults[fault.file]
             file = Path(fault.file)
@@ -144,9 +143,7 @@ def stored_digests(store: Store) -> dict[str, list[str]]:
 
 def faults_sentence(faults: list[ImageFault]) -> str:
     """A sentence with the number of faulty images, the first of them, and how to restore them."""
-    counts = [
-        f"{n:,} {fault}" for fault in ("missing", "damaged", "altered") if (n := sum(f.fault == fault for f in faults))
-    ]
+    counts = [f"{n:,} {fault}" for fault in IMAGE_FAULTS if (n := sum(f.fault == fault for f in faults))]
     return (
         f"{len(faults):,} of the run's images do not match the store ({', '.join(counts)}; the first is "
         f"{faults[0].file}): `local-bench generate` with the run's config generates them again, or imports them "

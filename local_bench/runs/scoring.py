@@ -75,12 +75,10 @@ def _part(store: Store, images: Sequence[_Image]) -> Part:
 
 
 def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:
-    """All verdicts of one judge."""
     return _by_judge(store.verdicts(judge_id)).get(judge_id, {})
 
 
 def _by_judge(rows: Iterable[VerdictRow]) -> dict[str, VerdictsByWork]:
-    """Judge -> its verdicts."""
     by_judge: dict[str, dict[str, dict[VerdictKey, Verdict]]] = {}
     for row in rows:
         of_image = by_judge.setdefault(row.judge, {}).setdefault(row.work_id, {})

@@ -38,8 +38,6 @@ class Cluster(Strict):
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """What to run where."""
-
     config: Path
     run_dir: Path
     nodes: int

@@ -47,14 +47,7 @@ from local_bench.models.weights import weights_digest
 from local_bench.runs.config import EngineConfig
 from local_bench.runs.store import Candidate
 from local_bench.runs.store.rows import ImageResult
-from local_bench.runs.work import (
-    BatchSizeChosen,
-    Event,
-    ImagesFinished,
-    ModelPlan,
-    NumericsSignature,
-    WorkOrder,
-)
+from local_bench.runs.work import BatchSizeChosen, Event, ImagesFinished, ModelPlan, NumericsSignature, WorkOrder
 
 T = TypeVar("T")
 
@@ -118,14 +111,14 @@ class DeviceClock:
         self._zero = self.mark()
         if device.type == "cuda":
             self._zero.synchronize()
-        self._zero_ns = time.monotonic_ns()
+        self.begun_ns = time.monotonic_ns()
 
     def reached_ns(self, mark: Any) -> int:
         """Wait until the work before `mark` is done; return when that was."""
         if isinstance(mark, int):
             return mark
         mark.synchronize()
-        return self._zero_ns + int(self._zero.elapsed_time(mark) * 1e6)
+        return self.begun_ns + int(self._zero.elapsed_time(mark) * 1e6)
 
     def mark(self) -> Any:
         if self._device.type != "cuda":
@@ -137,8 +130,6 @@ class DeviceClock:
 
 @dataclass
 class LaunchedBatch:
-    """A launched batch."""
-
     jobs: Sequence[Candidate]
     requests: Sequence[GenerationRequest]
     """One per slot of the batch: those of `jobs`, repeated to fill the batch."""
@@ -611,7 +602,6 @@ class Worker:
         return InputImage(sha256, load_verified(image_path(self._order.inputs, sha256), sha256))
 
     def _encoding_info(self, key: str) -> tuple[Any, dict[str, int]]:
-        """Shape and truncated tokens of an encoding."""
         if key not in self._about:
             self._about[key] = self._encodings.shape(key)
         return self._about[key]

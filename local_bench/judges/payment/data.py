@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from local_bench.core import strictjson
 from local_bench.core.errors import ConfigError, UserError
-from local_bench.core.files import configs_dir, is_file, read_text, write_atomic
+from local_bench.core.files import configs_dir, read_text, write_atomic
 from local_bench.core.types import digest
 from local_bench.core.yamlfile import Strict, load_yaml
 from local_bench.models.cards import ModelCard, card
@@ -285,7 +286,7 @@ class CheckedCard(Strict):
     def read(cls, folder: Path) -> Self:
         """Read it from `folder`. UserError if it is missing, damaged, altered or of another format."""
         file = folder / cls.FILE
-        if not is_file(file):
+        if not os.path.isfile(file):
             raise UserError(f"{folder} has no {cls.FILE}: give a folder written by `local-bench predictor train`")
         text = read_text(file, UserError, missing="train it again", max_bytes=MAX_BYTES)
         try:

@@ -6,6 +6,7 @@ whether the training was interrupted or not. `accelerate launch` (or `torchrun`)
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, field
@@ -19,7 +20,7 @@ from scipy.special import expit
 from torch import nn
 
 from local_bench.core.errors import ConfigError, LocalBenchError, UserError, WeightsError
-from local_bench.core.files import is_file, storage_errors, sweep
+from local_bench.core.files import storage_errors, sweep
 from local_bench.core.types import digest
 from local_bench.judges.payment.artefact import (
     ADAPTERS,
@@ -241,7 +242,7 @@ class _Trainer:
 
     def run(self) -> Card:
         saved: State = {}
-        if is_file(self.checkpoints / CHECKPOINT):
+        if os.path.isfile(self.checkpoints / CHECKPOINT):
             path, ours = self.checkpoints / CHECKPOINT, self.progress.fingerprint
             try:
                 with open_tensors(path) as file:

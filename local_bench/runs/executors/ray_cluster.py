@@ -243,8 +243,6 @@ _OTHER_FILES = "its files differ from those of this machine: fetch the same comm
 
 @dataclass(frozen=True)
 class NodeModel:
-    """A model on a node."""
-
     node: str
     model: str
     weights_sha256: str | None
@@ -358,7 +356,6 @@ class _Actor:
         self._device = "cuda:0" if setting.on_gpu else "cpu"
 
     def facts(self) -> NodeFacts:
-        """Facts about the node, at the start of the session."""
         import torch
 
         from local_bench.generators.numerics import cpu_arithmetic, device_name, signature
@@ -449,5 +446,4 @@ class RayJudge(_Actor):
         return counts
 
     def close(self) -> None:
-        """End the judge's processes."""
         self._stack.close()

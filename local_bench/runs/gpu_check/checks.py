@@ -40,16 +40,12 @@ class CheckSkipped(Exception):
 
 @dataclass(frozen=True)
 class CheckPassed:
-    """The result of a check that passed."""
-
     detail: str
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Row:
-    """The result of one check."""
-
     check: str
     status: Status
     detail: str
@@ -61,8 +57,6 @@ class Row:
 
 @dataclass
 class Session:
-    """State shared by the checks."""
-
     device: torch.device
     scratch: Path
     """A temporary folder, removed at the end of the session."""
@@ -87,7 +81,6 @@ class Session:
         return time.perf_counter()
 
     def release(self) -> None:
-        """Release unreferenced device memory."""
         collect()
         if self.on_gpu:
             with suppress(RuntimeError):  # after an illegal memory access every call fails; the next check reports it
@@ -98,7 +91,6 @@ class Session:
 class Check:
     name: str
     about: str
-    """A short description."""
     run: Callable[[Session], CheckPassed]
     needs_s: float = 5.0
     """About how long it takes; it is not begun if less time is left."""
@@ -188,7 +180,6 @@ _LEAST_FREE = 0.5
 
 
 def check_driver(session: Session) -> CheckPassed:
-    """The NVIDIA driver, and whether torch can use its GPUs."""
     unusable = unusable_gpu()
     if unusable:
         raise CheckFailed(unusable)
@@ -210,7 +201,6 @@ def check_found(find: Callable[[], tuple[bool, str]], session: Session) -> Check
 
 
 def check_host_memory(session: Session) -> CheckPassed:
-    """Host memory: the machine's, or the control group's limit."""
     limit = host_memory_gb()
     figures = {"usable_gb": round(limit, 2)}
     lines = _MEMINFO.read_text("utf-8").splitlines() if _MEMINFO.is_file() else []
@@ -225,7 +215,6 @@ def check_host_memory(session: Session) -> CheckPassed:
 
 
 def check_device_memory(session: Session) -> CheckPassed:
-    """Free and total device memory."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU")
     free, total = (n / 1e9 for n in torch.cuda.mem_get_info(session.device))

@@ -51,6 +51,7 @@ from local_bench.runs.gpu_check.models import (
 from local_bench.runs.meter import EnergyCounter
 from local_bench.runs.store import Candidate
 from local_bench.runs.work import WorkOrder
+from local_bench.runs.worker import DeviceClock
 
 BATCH = 2
 COMPILED = ("flux", "flux_kontext", "sd3", "qwen_image", "qwen_image_edit_plus", "pixart_sigma")
@@ -114,7 +115,6 @@ def check_family(name: str, session: Session) -> CheckPassed:
 
 
 def check_streamed(session: Session) -> CheckPassed:
-    """Compare images of a transformer whose weights are streamed from host memory with those of a resident one."""
     described, less = reduced_card(STREAMED, not session.on_gpu)
     orders = [order_of(session, described, compiled=False, offload=offload) for offload in ((), ("denoise",))]
     jobs = jobs_of(orders[0], [sampler_of(described, not session.on_gpu)])
@@ -132,7 +132,6 @@ def check_streamed(session: Session) -> CheckPassed:
 
 
 def check_memory(session: Session) -> CheckPassed:
-    """Compare the families' peak memory with the planner's estimate."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU: torch counts no peak there")
     if not session.peaks:
@@ -291,7 +290,6 @@ def check_speed(session: Session) -> CheckPassed:
 
 
 def check_energy(session: Session) -> CheckPassed:
-    """Measure the energy of matrix products with NVML's counter."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU")
     counter = EnergyCounter(session.device.index)
@@ -323,7 +321,13 @@ def matmul_flops(session: Session) -> float:
     multiply, flop = _matmul(session)
     for _ in range(3):
         multiply()
-    return flop * _PER_REPEAT / min(_repeat_s(session, multiply) for _ in range(_REPEATS))
+    seconds = []
+    for _ in range(_REPEATS):
+        clock = DeviceClock(session.device)
+        for _ in range(_PER_REPEAT):
+            multiply()
+        seconds.append((clock.reached_ns(clock.mark()) - clock.begun_ns) / 1e9)
+    return flop * _PER_REPEAT / min(seconds)
 
 
 def _matmul(session: Session) -> tuple[Callable[[], Any], int]:
@@ -331,22 +335,6 @@ def _matmul(session: Session) -> tuple[Callable[[], Any], int]:
     a, b = (torch.randn(side, side, device=session.device, dtype=dtype) for _ in range(2))
     out = torch.empty_like(a)
     return lambda: torch.mm(a, b, out=out), 2 * side**3
-
-
-def _repeat_s(session: Session, multiply: Callable[[], Any]) -> float:
-    if not session.on_gpu:
-        begun = time.perf_counter()
-        for _ in range(_PER_REPEAT):
-            multiply()
-        return time.perf_counter() - begun
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    stream = torch.cuda.current_stream(session.device)
-    start.record(stream)
-    for _ in range(_PER_REPEAT):
-        multiply()
-    end.record(stream)
-    end.synchronize()
-    return float(start.elapsed_time(end)) / 1e3
 
 
 def _plain_s(session: Session, described: ModelCard, sampler: Sampler, n: int) -> float:
@@ -382,8 +370,6 @@ SMALL_UNALIGNED_SIDE = 80
 
 @dataclass(frozen=True)
 class ChildResult:
-    """The result of a process."""
-
     pixels_sha256: list[str | None]
     compile_s: float
     attention: str

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from local_bench.core.environment import paused
 from local_bench.core.errors import LedgerDamaged, LedgerError, StorageError, UserError
-from local_bench.core.files import is_file, refused, require_regular, transaction
+from local_bench.core.files import refused, require_regular, transaction
 from local_bench.core.types import MAX_SCORE
 
 T = TypeVar("T")
@@ -69,7 +69,6 @@ CREATE INDEX IF NOT EXISTS candidates_results ON candidates
 
 
 def statements(script: str) -> list[str]:
-    """The single statements of `script`."""
     return [statement for part in script.split(";\n") if (statement := part.strip())]
 
 
@@ -259,7 +258,7 @@ class Database:
         self._view = False
         """Whether only decisions may be written."""
         self._results: dict[object, tuple[tuple[int, ...], Any]] = {}
-        if not create and not is_file(path):
+        if not create and not os.path.isfile(path):
             raise self.damaged("is missing although its run has begun")
         for side in (path, *(path.with_name(path.name + end) for end in ("-journal", "-wal", "-shm"))):
             if os.path.lexists(side):

@@ -66,7 +66,6 @@ KEYS = {
 
 
 def columns(kind: type) -> str:
-    """The columns of a row type, comma-separated."""
     return ", ".join(field.name.removesuffix("_json") for field in fields(kind))
 
 
@@ -233,7 +232,6 @@ class Store:
 
     @property
     def planned(self) -> bool:
-        """Whether the plan has been stored."""
         return bool(self.meta("planned"))
 
     def tasks(self, task_ids: Collection[str] | None = None) -> list[Task]:
@@ -421,7 +419,6 @@ class Store:
     # time
 
     def begin_session(self, started_utc: str, device: str) -> int:
-        """Store a new session and return its number."""
         with self.transaction():
             self.write("INSERT INTO sessions (started_utc, device) VALUES (?, ?)", started_utc, device)
             return int(self.rows("SELECT max(session) FROM sessions")[0][0])
