@@ -130,7 +130,7 @@ def _train_model(
     from local_bench.analysis.predictors.images import annotations_of
     from local_bench.analysis.predictors.predictions import train as train_predictor
     from local_bench.judges.payment.data import load_payment_config
-    from local_bench.runs.payment import MODEL, log_odds_of, train_payment_model
+    from local_bench.runs.payment import MODEL, model_log_odds, train_payment_model
 
     config = load_payment_config(model).model_copy(update={"seed": seed})
     if row is not None:
@@ -142,7 +142,7 @@ def _train_model(
     train_payment_model(runs, decided, config, out / MODEL, say)
     if os.environ.get("RANK", "0") != "0":  # `accelerate launch` runs the training in several processes
         return None
-    return train_predictor(runs, annotations, "servimage", seed, log_odds_of(runs, out / MODEL))
+    return train_predictor(runs, annotations, "servimage", seed, model_log_odds("servimage", runs, out))
 
 
 @predictor.command(

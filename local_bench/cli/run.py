@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from local_bench.cli.labels import LabelOptions
     from local_bench.core.types import Score
     from local_bench.runs.config import RunConfig
-    from local_bench.runs.measure_folder import PairedFiles
     from local_bench.runs.rundir import RunDir
 
 _PHASES = {"images": "generate", "verdicts": "judge"}
@@ -211,8 +210,10 @@ def measure(
     **paired: Path | None,
 ) -> int:
     """Compute metrics only, for a run's images or (with --metrics) for the images in any folder."""
+    from local_bench.core.environment import quiet_transformers
     from local_bench.core.errors import UserError
     from local_bench.core.files import find_config
+    from local_bench.judges.metrics.registry import check_extras, metric_card
 
     if metrics is None:
         of_folder = {**paired, "out": out}
@@ -227,12 +228,31 @@ def measure(
         return _run(find_config(target), run_dir, settings, ("measure",), as_json, require_metrics=require_metrics)
     if run_dir is not None:
         raise UserError("--run-dir applies to a config: leave it out with --metrics")
-    from local_bench.judges.metrics.registry import check_extras
+    names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
+    check_extras(names)
+    from local_bench.generators.numerics import choose_device, set_determinism
+    from local_bench.runs.config import engine_settings
+    from local_bench.runs.measure_folder import PairedFiles, measure_images
 
-    check_extras([name.strip() for name in metrics.split(",")])
-    from local_bench.runs.measure_folder import PairedFiles
+    needs_models = any(metric_card(name) for name in names)
+    engine = engine_settings(settings)
+    if needs_models:
+        set_determinism(engine.threads)  # imports torch, which takes seconds; pixel metrics do not need it
+    quiet_transformers()
+    engine = engine.model_copy(update={"device": str(choose_device(engine.device))})
+    with progress() as bars:
+        result = measure_images(target, names, PairedFiles(**paired), engine, bars, out, require_metrics)
+    images = {
+        image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
+        for image, scores in result.images.items()
+    }
+    rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
+    values = {"metrics": result.metrics, "captions_cut": result.cut, "images": images}
+    return show_result(values, aligned(["image", *names], rows), as_json)
 
-    return measure_folder(target, metrics, PairedFiles(**paired), out, settings, require_metrics, as_json)
+
+def _cell(score: "Score") -> str:
+    return f"{score.value:.4f}" if score.value is not None else f"unscored: {score.unscored}"
 
 
 @click.command(
@@ -361,44 +381,6 @@ def _write_report(finished: "RunDir", n_candidates: int) -> None:
         write_report(finished)
 
 
-def measure_folder(
-    folder: Path,
-    metrics: str,
-    paired: "PairedFiles",
-    out: Path | None,
-    settings: tuple[str, ...],
-    require_metrics: bool,
-    as_json: bool,
-) -> int:
-    """Print one row per image; an unreadable image gives an unscored row. UserError if there are no images."""
-    from local_bench.core.environment import quiet_transformers
-    from local_bench.generators.numerics import choose_device, set_determinism
-    from local_bench.judges.metrics.registry import metric_card
-    from local_bench.runs.config import engine_settings
-    from local_bench.runs.measure_folder import measure_images
-
-    names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
-    needs_models = any(metric_card(name) for name in names)
-    engine = engine_settings(settings)
-    if needs_models:
-        set_determinism(engine.threads)  # imports torch, which takes seconds; pixel metrics do not need it
-    quiet_transformers()
-    engine = engine.model_copy(update={"device": str(choose_device(engine.device))})
-    with progress() as bars:
-        result = measure_images(folder, names, paired, engine, bars, out, require_metrics)
-    images = {
-        image: {name: {"value": scores[name].value, "unscored": scores[name].unscored} for name in names}
-        for image, scores in result.images.items()
-    }
-    rows = [[image, *(_cell(scores[name]) for name in names)] for image, scores in result.images.items()]
-    values = {"metrics": result.metrics, "captions_cut": result.cut, "images": images}
-    return show_result(values, aligned(["image", *names], rows), as_json)
-
-
-def _cell(score: "Score") -> str:
-    return f"{score.value:.4f}" if score.value is not None else f"unscored: {score.unscored}"
-
-
 _TEMPLATE = """\
 # {title}
 name: {name}
@@ -426,7 +408,7 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
     `plan` then estimates the run, `models fetch` downloads what it needs, and `run` executes it."""
     from local_bench.core.errors import ConfigError, UserError
     from local_bench.core.files import configs_dir, read_text, write_atomic
-    from local_bench.core.yamlfile import yaml_text
+    from local_bench.core.yamlfile import yaml_line
     from local_bench.suites.registry import suite
 
     entry, target = suite(suite_name), out or Path(f"{suite_name}.yaml")
@@ -438,9 +420,8 @@ def init(suite_name: str, path: Path | None, out: Path | None, as_json: bool) ->
     shipped_text = next((read_text(file, ConfigError, missing="reinstall") for file in shipped if file.is_file()), None)
     text = shipped_text or _TEMPLATE.format(title=entry.title, name=entry.name)
     if not entry.shipped:
-        value = yaml_text(str(path or "CHANGE-ME"), default_flow_style=True).removesuffix("...\n").strip()
         line = f"suite: {{name: {entry.name}"
-        text = text.replace(f"{line}}}", f"{line}, path: {value}}}  # {entry.files}", 1)
+        text = text.replace(f"{line}}}", f"{line}, path: {yaml_line(str(path or 'CHANGE-ME'))}}}  # {entry.files}", 1)
     write_atomic(target, text.encode())
     file, first = quoted(target), "" if entry.shipped or path else "once suite.path in it is set, "
     text = f"{target}: {first}`local-bench plan {file}` estimates it, `local-bench run {file}` runs it"

@@ -383,6 +383,14 @@ def put_in_place(temporary: Path, path: Path) -> None:
         _sync(path.parent)
 
 
+def link(source: Path, target: Path) -> None:
+    """Create a hard link, or a copy if the file system does not support links. Raises OSError."""
+    try:
+        os.link(source.resolve(), target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def sweep(folder: Path) -> None:
     """Remove temporary files of killed writers below `folder`. Not safe while another process writes there."""
     for path in folder.rglob(f".*{_SUFFIX}"):

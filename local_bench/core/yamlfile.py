@@ -113,6 +113,11 @@ def yaml_text(data: Any, **how: Any) -> str:
     return text
 
 
+def yaml_line(value: Any) -> str:
+    """A value as one line of YAML."""
+    return yaml_text(value, default_flow_style=True).removesuffix("...\n").strip()
+
+
 def yaml_fault(error: Exception) -> str:
     """What is wrong with a YAML text, in a few words."""
     problem = getattr(error, "problem", None)

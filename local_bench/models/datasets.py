@@ -26,7 +26,7 @@ from local_bench.core import strictjson
 from local_bench.core.errors import DatasetError, StorageError, count, hint
 from local_bench.core.files import configs_dir, is_safe_id, safe_join, scratch, storage_errors
 from local_bench.core.yamlfile import Strict, load_yaml
-from local_bench.models.fetch import download, fetched_files, pull_url
+from local_bench.models.fetch import Say, download, fetched_files, pull_url
 from local_bench.models.hub import Purpose, Repository, check_space, for_dataset, repository_info
 from local_bench.models.manifest import FetchedFile, file_sha256, is_commit
 
@@ -191,7 +191,6 @@ def unpack(archive: Path, target: Path, member_path: MemberPath, max_bytes: int,
 
 RECORD = "fetched.json"
 MAX_IMAGES = 100_000
-Say = Callable[[str], None]
 
 
 class Record(Strict):
@@ -287,7 +286,7 @@ def _download_all(name: str, entry: Dataset, work: Path, revision: str | None, p
     files.mkdir()
     if isinstance(source, GitHubSource):
         commit = _commit(source, revision, purpose)
-        _check_disk(purpose, work, 2 * (entry.bytes or 0))
+        check_space(purpose, 2 * (entry.bytes or 0), work.parent)
         left_out = _from_github(source, commit, entry, work, purpose, say)
     else:
         repository = _repository(source, revision, purpose)
@@ -367,7 +366,7 @@ def _from_hub(repository: Repository, source: HubSource, entry: Dataset, work: P
         f"{count(len(repository.wanted), 'files')}, {total / 1e9:.2f} GB"
     )
     check_space(purpose, repository.bytes_of(absent))
-    _check_disk(purpose, work, total)
+    check_space(purpose, total, work.parent)
     snapshot = repository.download()
     left_out = 0
     for name in repository.wanted:
@@ -414,12 +413,3 @@ def _image_names(path: Path, purpose: Purpose) -> list[tuple[str, str]]:
         if bad is not None or not is_data(pair[1]) or len(pairs) > MAX_IMAGES:
             raise DatasetError(f"{purpose.name}: {path.name} lists the image {pair!r}, which cannot be fetched")
     return list(pairs)
-
-
-def _check_disk(purpose: Purpose, work: Path, needed_bytes: int) -> None:
-    free = shutil.disk_usage(work).free
-    if free < needed_bytes:
-        raise DatasetError(
-            f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {work.parent} has {free / 1e9:.1f} GB free: free "
-            f"some space or {purpose.larger_disk}, then {purpose.again}"
-        )

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 
 from local_bench.core.environment import load_object
 from local_bench.core.errors import StorageError, WeightsError, count
-from local_bench.core.files import cache_dir, safe_join, scratch, storage_errors, write_atomic
+from local_bench.core.files import cache_dir, link, safe_join, scratch, storage_errors, write_atomic
 from local_bench.models.cards import MAIN, ModelCard
 from local_bench.models.convert import VERSION, convert, converted_name
 from local_bench.models.hub import Purpose, Repository, check_space, for_model, repository_info
@@ -130,14 +130,6 @@ def fetched_files(folder: Path) -> dict[str, FetchedFile]:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def link(source: Path, target: Path) -> None:
-    """Create a hard link, or a copy if the file system does not support links."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def _cached(path: Path, name: str, origin: Origin, where: str) -> Pulled:

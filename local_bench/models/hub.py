@@ -164,17 +164,18 @@ def repository_info(
     return Repository(purpose, repo, info.sha or revision, bool(info.gated), files, tuple(only), kind)
 
 
-def check_space(purpose: Purpose, needed_bytes: int) -> None:
-    """StorageError if the disk of the Hub cache has less free space than `needed_bytes`."""
+def check_space(purpose: Purpose, needed_bytes: int, folder: Path | None = None) -> None:
+    """StorageError if the disk of `folder`, by default the Hub cache, has less free space than `needed_bytes`."""
     from huggingface_hub.constants import HF_HUB_CACHE
 
-    folder = Path(HF_HUB_CACHE)
+    larger_disk = purpose.larger_disk if folder else "set HF_HOME to a larger disk"
+    folder = folder or Path(HF_HUB_CACHE)
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     if free < needed_bytes:
         raise StorageError(
             f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free: free "
-            f"some space or set HF_HOME to a larger disk, then {purpose.again}"
+            f"some space or {larger_disk}, then {purpose.again}"
         )
 
 

@@ -423,6 +423,11 @@ class RunConfig(Strict):
             raise ConfigError("judge: this command needs a judge, and the config has none: add --set judge.card=NAME")
         return self.judge
 
+    @property
+    def whole(self) -> "RunConfig":
+        """The config of all shards together."""
+        return self.model_copy(update={"suite": self.suite.model_copy(update={"shard": None})})
+
     @model_validator(mode="after")
     def _check_labels(self) -> "RunConfig":
         if self.judge is None and self.panel:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from local_bench.core.errors import ConfigError, LedgerError, UserError, is_failure
-from local_bench.core.files import scratch, storage_errors
+from local_bench.core.files import link, scratch, storage_errors
 from local_bench.core.types import Task, canonical_json, digest
 from local_bench.judges.metrics.base import RETRIED
 from local_bench.runs.config import RunConfig, SettlementConfig, parse_shard
@@ -116,13 +116,13 @@ def _merged_config(runs: Sequence[RunDir], partial: bool) -> tuple[RunConfig, di
     """The config of the whole, and by model the shards that no part has."""
     first, models = runs[0].config, {model.label: model for run in runs for model in run.config.models}
     for run in runs[1:]:
-        others = _whole(first).model_copy(update={"models": [models[model.label] for model in run.config.models]})
-        if difference := first_config_difference(others, _whole(run.config)):
+        others = first.whole.model_copy(update={"models": [models[model.label] for model in run.config.models]})
+        if difference := first_config_difference(others, run.config.whole):
             raise ConfigError(f"{runs[0].path} and {run.path} are runs with different configs ({difference}): {_RERUN}")
     lists = {tuple(model.label for model in run.config.models) for run in runs}
     labels = next(iter(lists)) if len(lists) == 1 else tuple(sorted(models))
     update = {"models": [models[label] for label in labels], "settlement": _settlement(runs)}
-    return _whole(first).model_copy(update=update), _missing(runs, labels, partial)
+    return first.whole.model_copy(update=update), _missing(runs, labels, partial)
 
 
 def _settlement(runs: Sequence[RunDir]) -> SettlementConfig:
@@ -192,10 +192,6 @@ def _all_shards(n: int) -> list[str]:
 
 
 _RERUN = "merge runs that were made with the same config"
-
-
-def _whole(config: RunConfig) -> RunConfig:
-    return config.model_copy(update={"suite": config.suite.model_copy(update={"shard": None})})
 
 
 def _tasks(runs: Sequence[RunDir]) -> dict[str, tuple[int, Task]]:
@@ -438,12 +434,8 @@ def _copy_images(run: RunDir, whole: RunDir) -> None:
             target = whole.path / source.relative_to(run.path)
             with storage_errors(target):
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if target.exists():
-                    continue
-                try:
-                    os.link(source, target)
-                except OSError:
-                    shutil.copyfile(source, target)
+                if not target.exists():
+                    link(source, target)
 
 
 def _sessions(runs: Iterable[RunDir]) -> list[tuple[SessionRow, list[MeterRow]]]:

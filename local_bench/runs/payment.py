@@ -204,25 +204,22 @@ def train_payment_model(
     return train(TrainingSet(examples, MEASURED), load, config, out, report=report)
 
 
-def log_odds_of(runs: Sequence[RunDir], artefact: Path) -> dict[str, float]:
-    """Work id -> log-odds of payment, for the images of `runs`, annotated or not, that have a prediction. UserError if
-    the artefact does not fit."""
+def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str, float] | None:
+    """Work id -> log-odds of payment, which the predictor in `folder` calibrates, for the images of `runs`, annotated
+    or not, that have a prediction; None unless `kind` is `servimage`. UserError if the model does not fit."""
     from local_bench.judges.payment.artefact import load
 
-    model = load(artefact)
+    if kind != "servimage":
+        return None
+    model = load(folder / MODEL)
     if model.card.measured_names not in ([], list(MEASURED)):
-        raise UserError(f"{artefact} reads other measured scores than this release has: train it again")
+        raise UserError(f"{folder / MODEL} reads other measured scores than this release has: train it again")
     return {
         prediction.work_id: prediction.log_odds
         for run in runs
         for prediction in model.predict(without_labels(examples_of(run, {})), run.image_store.load_any)
         if prediction.log_odds is not None
     }
-
-
-def model_log_odds(kind: str, runs: Sequence[RunDir], folder: Path) -> dict[str, float] | None:
-    """The log-odds that a trained predictor in `folder` calibrates: None unless `kind` is `servimage`."""
-    return log_odds_of(runs, folder / MODEL) if kind == "servimage" else None
 
 
 # ---- judges as payers

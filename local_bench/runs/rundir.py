@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, StorageError, UserError
 from local_bench.core.files import put_in_place, reason, refuse_links, storage_errors, sweep, text_name, write_atomic
-from local_bench.core.yamlfile import yaml_text, yaml_value
+from local_bench.core.yamlfile import yaml_line, yaml_value
 from local_bench.runs.config import RunConfig, dump_config, load_config
 from local_bench.runs.image_store import INPUTS, ImageStore
 from local_bench.runs.store import LEDGER, Committed, Store, backups, free_name
@@ -141,7 +141,7 @@ class RunDir:
         """The stored settings of the settlement that `write_config` replaces (`settle --save`), one sentence each."""
         old, new = _comparable(load_config(self.path / "run.yaml")), _comparable(self.config)
         return [
-            f"{'.'.join(map(str, key))} was {_short(old.get(key))} in the run, and is now {_short(new.get(key))}"
+            f"{'.'.join(map(str, key))} was {yaml_line(old.get(key))} in the run, and is now {yaml_line(new.get(key))}"
             for key in sorted({*old, *new}, key=str)
             if key[0] in ("acceptance", "settlement") and old.get(key) != new.get(key)
         ]
@@ -242,8 +242,8 @@ def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
         key = refused[0]
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""
         raise ConfigError(
-            f"{path} is a run with another config ({'.'.join(map(str, key))}: {_short(old.get(key))} in the run, "
-            f"{_short(new.get(key))} now{more}): give a new --run-dir, or the old settings"
+            f"{path} is a run with another config ({'.'.join(map(str, key))}: {yaml_line(old.get(key))} in the run, "
+            f"{yaml_line(new.get(key))} now{more}): give a new --run-dir, or the old settings"
         )
     return any(key[0] not in ("metrics", "judge") for key in grown)
 
@@ -253,7 +253,7 @@ def first_config_difference(a: RunConfig, b: RunConfig) -> str | None:
     none."""
     old, new = _comparable(a), _comparable(b)
     key = next(iter(_differences(old, new)), None)
-    return None if key is None else f"{'.'.join(map(str, key))}: {_short(old.get(key))}, {_short(new.get(key))}"
+    return None if key is None else f"{'.'.join(map(str, key))}: {yaml_line(old.get(key))}, {yaml_line(new.get(key))}"
 
 
 def _differences(old: Mapping[tuple[Any, ...], Any], new: Mapping[tuple[Any, ...], Any]) -> list[tuple[Any, ...]]:
@@ -293,10 +293,6 @@ def _flat(value: Any, at: tuple[Any, ...] = ()) -> dict[tuple[Any, ...], Any]:
     if items is None:
         return {at: value}
     return {k: v for key, inner in items for k, v in _flat(inner, (*at, key)).items()}
-
-
-def _short(value: Any) -> str:
-    return yaml_text(value, default_flow_style=True).removesuffix("...\n").strip()
 
 
 # ---- recovery of a damaged ledger

@@ -344,9 +344,8 @@ def repeat_tasks(run: RunDir, config: RunConfig, n_tasks: int, progress: Progres
     """
     task_ids = sorted(run.store.task_positions(), key=lambda task_id: digest([run.config.seed, task_id]))
     sample = frozenset(task_ids[:n_tasks])
-    whole = config.model_copy(update={"suite": config.suite.model_copy(update={"shard": None})})
     stages = ("generate", "measure", *(("judge",) if run.store.json_meta("judges") else ()))
-    with scratch() as folder, ran(whole, Path(folder) / "run", stages, progress, only=sample) as repeated:
+    with scratch() as folder, ran(config.whole, Path(folder) / "run", stages, progress, only=sample) as repeated:
         return list(_differences(run, repeated, sample))
 
 

@@ -16,7 +16,7 @@ from local_bench.judges.payment.artefact import NOT_JUDGED, Card, load
 from local_bench.judges.payment.data import Example, PaymentConfig
 from local_bench.models.gpus import gpu
 from local_bench.models.weights import resolve
-from local_bench.runs.payment import MEASURED, POINTS, examples_of, log_odds_of, point_inputs, train_payment_model
+from local_bench.runs.payment import MEASURED, POINTS, examples_of, model_log_odds, point_inputs, train_payment_model
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.scoring import thresholds_of
 from scripts.payment_plan import TrainingPlan, Workload, training_plan
@@ -88,8 +88,8 @@ def test_both_stages_train_on_a_run_and_predict_another(runs: tuple[Path, Path],
         card = train_payment_model([run], [decided(run)], settings, tmp_path / "model", lambda _: None)
         assert (tmp_path / "model" / Card.FILE).is_file()
         assert card.measured_names == list(MEASURED)
-        found = log_odds_of([other], tmp_path / "model")
-        odds = log_odds_of([run, other], tmp_path / "model")
+        found = model_log_odds("servimage", [other], tmp_path)
+        odds = model_log_odds("servimage", [run, other], tmp_path)
         images = {row.work_id for row in other.store.candidates() if row.image}
     assert set(found) == images
     assert all(map(math.isfinite, found.values()))
