@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +54,7 @@ def list_models(as_json: bool) -> int:
 def show_model(name: str, as_json: bool) -> int:
     """Show a model card and which of its files are on this machine."""
     card = _card(name)
-    data = card.model_dump() | local_files(card, say)
+    data = card.model_dump() | local_files(card)
     if files := config_files(f"models/{name}.yaml"):  # of several the first counts
         data["card"] = str(files[0])
     if card.pipeline:
@@ -105,7 +104,7 @@ def fetch(targets: tuple[str, ...], revisions: tuple[str, ...], address: str | N
     for card in requested.values():
         try:
             fetch_files(card, pinned, say)
-            fetched[card.name] = local_files(card, say)
+            fetched[card.name] = local_files(card)
         except WeightsError as e:
             if len(requested) > 1:
                 say(f"local-bench: {card.name}: {e}")
@@ -265,7 +264,7 @@ def inputs_text(card: "ModelCard") -> str:
     return f"text, optional {images}{mask}" if takes.text_alone else f"text + {images}{mask}"
 
 
-def local_files(card: "ModelCard", say: Callable[[str], None]) -> dict[str, Any]:
+def local_files(card: "ModelCard") -> dict[str, Any]:
     """The state of a card's files on this machine. Reports missing or damaged files; builds a small model if needed."""
     from local_bench.core.errors import WeightsError
     from local_bench.models.cards import MAIN
@@ -377,7 +376,7 @@ def fetch_suite(name: str, folder: Path, revision: str | None, dry_run: bool, as
         return 0
     record = fetch_dataset(name, entry, folder, revision, say)
     data |= {"repo": record.repo, "revision": record.revision, "folder": str(folder)}
-    data |= {"n_files": len(record.files), "bytes": record.total_bytes}
+    data |= {"n_files": len(record.files), "bytes": sum(file.bytes for file in record.files.values())}
     pinned = record.revision == entry.source.revision
     data |= _loaded(entry, folder, pinned)
     if pinned and entry.files not in (None, len(record.files)):

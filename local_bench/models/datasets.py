@@ -204,10 +204,6 @@ class Record(Strict):
     """The URL template of images hosted elsewhere."""
     files: dict[str, FetchedFile]
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(file.bytes for file in self.files.values())
-
 
 def fetch_dataset(
     name: str, entry: Dataset, folder: Path, revision: str | None = None, say: Say = lambda _: None

@@ -9,7 +9,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,22 +65,14 @@ def columns_of(row: Candidate) -> dict[str, Any]:
     return {name: getattr(row, name) for name in ("work_id", "model", "task_id", "deliverable", "attempt")}
 
 
-@dataclass(frozen=True)
-class PredictionFile:
-    """The predictions of one source."""
-
-    name: str
-    by_work_id: Mapping[str, PredictionLine]
-
-
 def write_predictions(lines: Iterable[PredictionLine], file: Path) -> None:
     """Write all lines, replacing the file at once."""
     text = "".join(json.dumps(line.model_dump(mode="json"), ensure_ascii=False) + "\n" for line in lines)
     write_atomic(file, text.encode())
 
 
-def read_predictions(file: Path) -> PredictionFile:
-    """Read the predictions of one source. UserError names file, line and reason."""
+def read_predictions(file: Path) -> dict[str, PredictionLine]:
+    """The predictions of one source by work id, at least one. UserError names file, line and reason."""
     by_work_id: dict[str, PredictionLine] = {}
     name = ""
     hint = "give a file written by `local-bench predictor apply` or `predictor zero-shot`"
@@ -94,7 +85,7 @@ def read_predictions(file: Path) -> PredictionFile:
         by_work_id[line.work_id], name = line, line.source
     if not by_work_id:
         raise UserError(f"{file} has no predictions: {hint}")
-    return PredictionFile(name, by_work_id)
+    return by_work_id
 
 
 # ---- payment models
@@ -318,7 +309,7 @@ def _existing(out: Path, ids: Mapping[str, str]) -> dict[str, PredictionLine]:
     """The lines of `out`. UserError if they are not answers to these questions."""
     if not out.exists():
         return {}
-    existing = dict(read_predictions(out).by_work_id)
+    existing = read_predictions(out)
     if any(ids.get(work_id) != line.question_id for work_id, line in existing.items()):
         raise UserError(
             f"{out} has predictions of another judge, question, machine or run: give a new file, or remove it"

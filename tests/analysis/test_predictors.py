@@ -142,7 +142,7 @@ def test_a_file_of_predictions_adds_a_row(card, opened, tmp_path):
     lines = predictions(card, b)
     write_predictions(lines, tmp_path / "p.jsonl")
     other = read_predictions(tmp_path / "p.jsonl")
-    assert list(other.by_work_id.values()) == lines
+    assert list(other.values()) == lines
     predicted = [line.model_copy(update={"source": "somebody"}) for line in lines if line.probability is not None]
     write_predictions(predicted[5:], tmp_path / "q.jsonl")
     found = report(card, [b], [b_file], [read_predictions(tmp_path / "q.jsonl")])

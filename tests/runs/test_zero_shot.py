@@ -38,7 +38,7 @@ def test_both_protocols_with_and_without_scores_become_rows(run, tmp_path, capsy
             assert line["unscored"] is None
             assert (line["probability"] in (0, 1)) == (protocol == "json")
             assert line["accepted"] == (line["probability"] >= 0.5)
-    plain, scored = (list(read_predictions(files[k]).by_work_id.values()) for k in list(files)[:2])
+    plain, scored = (list(read_predictions(files[k]).values()) for k in list(files)[:2])
     assert [line.probability for line in plain] != [line.probability for line in scored], "the scores are in the prompt"
     assert {line.source for line in scored} == {"tiny-qwen2-vl-logit, zero-shot, logit, with scores"}
     trained, trained_labels = annotated_run(tmp_path / "trained", range(100, 200), 1)
@@ -60,7 +60,7 @@ def test_another_judge_uses_the_runs_protocol(run, tmp_path):
     for protocol, more in (("logit", ()), ("json", ("--set", "judge.protocol=json"))):
         out = tmp_path / f"{protocol}.jsonl"
         assert zero_shot(path, out, "--judge", "tiny-qwen2-vl", *more) == 0
-        assert {line.source.split(", ")[-1] for line in read_predictions(out).by_work_id.values()} == {protocol}
+        assert {line.source.split(", ")[-1] for line in read_predictions(out).values()} == {protocol}
 
 
 def test_a_file_is_continued_and_answers_to_another_question_are_refused(run, tmp_path, capsys):
@@ -68,7 +68,7 @@ def test_a_file_is_continued_and_answers_to_another_question_are_refused(run, tm
     out = tmp_path / "out.jsonl"
     assert zero_shot(path, out, "--protocol", "logit") == 0
     complete = out.read_bytes()
-    lines = list(read_predictions(out).by_work_id.values())
+    lines = list(read_predictions(out).values())
     write_predictions(lines[1:3], out)
     capsys.readouterr()
     assert zero_shot(path, out, "--protocol", "logit") == 0

@@ -10,7 +10,7 @@ from local_bench.analysis.predictors.card import Card, check_inputs
 from local_bench.analysis.predictors.images import labelled_images
 from local_bench.analysis.predictors.predictions import outputs
 from local_bench.core.errors import UserError, count
-from local_bench.runs.payment import PredictionFile
+from local_bench.runs.payment import PredictionLine
 from local_bench.runs.rundir import RunDir
 from local_bench.settle.intervals import Floats
 from local_bench.settle.predictors.evaluation import Evaluation, Measured, accuracy_difference, evaluate
@@ -46,7 +46,7 @@ def report(
     card: Card,
     runs: Sequence[RunDir],
     annotations: Sequence[Path] = (),
-    others: Sequence[PredictionFile] = (),
+    others: Sequence[Mapping[str, PredictionLine]] = (),
     other_judge: bool = False,
     log_odds: Mapping[str, float] | None = None,
 ) -> Report:
@@ -77,19 +77,18 @@ def report(
     own = {f"predictor ({card.kind})": values(card.predictor)} if card.kind != "rule" else {}
     notes = list(images.notes)
     for other in others:
-        if other.name in by_name | own:
-            twice = f"two files have predictions of {other.name!r}: give one of them"
-            same = f"the predictor is {other.name!r} too: leave out the file of predictions with its name"
-            raise UserError(same if other.name in own else twice)
-        lines = [other.by_work_id.get(key) for key in keys]
+        name = next(iter(other.values())).source
+        if name in by_name | own:
+            twice = f"two files have predictions of {name!r}: give one of them"
+            same = f"the predictor is {name!r} too: leave out the file of predictions with its name"
+            raise UserError(same if name in own else twice)
+        lines = [other.get(key) for key in keys]
         predicted = [None if line is None or line.used_in_training else line.probability for line in lines]
         if n_used := sum(line is not None and line.used_in_training for line in lines):
-            notes.append(
-                f"{count(n_used, f'predictions of {other.name!r} are left out, because their tasks')} trained it"
-            )
-        by_name[other.name] = np.array([np.nan if p is None else p for p in predicted], dtype=np.float64)
-        if np.isnan(by_name[other.name]).all():
-            raise UserError(f"the predictions of {other.name!r} have none of the evaluated images: make them again")
+            notes.append(f"{count(n_used, f'predictions of {name!r} are left out, because their tasks')} trained it")
+        by_name[name] = np.array([np.nan if p is None else p for p in predicted], dtype=np.float64)
+        if np.isnan(by_name[name]).all():
+            raise UserError(f"the predictions of {name!r} have none of the evaluated images: make them again")
     by_name |= own
     rows = [
         Compared(

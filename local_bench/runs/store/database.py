@@ -109,13 +109,7 @@ def of_schema(read: Callable[[sqlite3.Connection], T]) -> T:
 
 def tables(db: sqlite3.Connection) -> dict[str, set[str]]:
     """The columns of every table of a database."""
-    rows = db.execute(
-        "SELECT m.name, c.name FROM sqlite_master m JOIN pragma_table_info(m.name) c WHERE m.type = 'table'"
-    )
-    columns: dict[str, set[str]] = {}
-    for table, column in rows:
-        columns.setdefault(table, set()).add(column)
-    return columns
+    return {table: {name for name, *_ in columns} for table, (_, columns, _) in _definitions(db).items()}
 
 
 # ---- what a file must satisfy before a row of it is used: it may come from someone else
