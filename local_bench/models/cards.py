@@ -278,7 +278,7 @@ class ModelCard(Strict):
         return self.image_tokens or pixels / self.patch**2
 
     @model_validator(mode="after")
-    def _check_lora(self) -> Self:
+    def _check_card(self) -> Self:
         missing = next((name for name in self.lora if name not in self.parts), None)
         if missing is not None:
             raise ValueError(f"lora: {missing!r} is not in parts: add a part with its source")
@@ -295,14 +295,9 @@ class ModelCard(Strict):
             raise ValueError(
                 f"vram_gb is {self.vram_gb:g} with parameters_b {self.parameters_b:g}: give decimal GB and billions"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_context(self) -> Self:
         if self.max_model_len > self.context:
             raise ValueError(f"max_model_len is {self.max_model_len}, more than the model's context of {self.context}")
-        if not max(self.judge_min_pixels, self.patch**2) <= self.judge_max_pixels:
-            least = max(self.judge_min_pixels, self.patch**2)
+        if (least := max(self.judge_min_pixels, self.patch**2)) > self.judge_max_pixels:
             raise ValueError(f"judge_max_pixels is {self.judge_max_pixels}, and the least (or one patch) is {least}")
         if self.active_parameters_b and self.active_parameters_b > self.parameters_b > 0:
             raise ValueError(f"active_parameters_b is {self.active_parameters_b:g}, more than parameters_b")

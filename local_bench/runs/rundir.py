@@ -62,8 +62,7 @@ class RunDir:
         lock = take_lock(path)
         try:
             begun = (path / "run.yaml").exists()
-            known = (*_FIRST_FILES, *_JOB_FILES)
-            if not begun and not all(any(fnmatchcase(p.name, name) for name in known) for p in path.iterdir()):
+            if not begun and not all(any(fnmatchcase(p.name, name) for name in _EARLIER) for p in path.iterdir()):
                 raise UserError(f"{path} is not empty and not a run directory: give an empty or new folder")
             sweep(path)
             # run.yaml is written once the ledger is committed: with it, a missing or empty ledger is always damage.
@@ -196,8 +195,10 @@ def in_progress(path: Path) -> bool:
     return False
 
 
-_FIRST_FILES = (".lock", LOGS, LEDGER, f"{LEDGER}-journal", ".run.yaml.*.writing")  # before run.yaml is written
-_JOB_FILES = ("ray.sbatch", "slurm-*.log", ".ray-*.token")  # of a job that `local-bench slurm --ray` wrote
+_EARLIER = (
+    *(".lock", LOGS, LEDGER, f"{LEDGER}-journal", ".run.yaml.*.writing"),  # written before run.yaml
+    *("ray.sbatch", "slurm-*.log", ".ray-*.token"),  # of a job that `local-bench slurm --ray` wrote
+)
 
 
 def read_run_config(path: Path, settings: tuple[str, ...] = ()) -> RunConfig:

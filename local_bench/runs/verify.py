@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, pairwise
+from itertools import chain, groupby, islice, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -54,17 +54,13 @@ def verify(run: RunDir, note: Callable[[str], None] = lambda _: None) -> list[Fi
     findings: list[Finding] = []
     for name, check in CHECKS.items():
         note(f"checking {name}")
-        of_check: list[Finding] = []
         try:
-            for subject, fault in check(run):
-                of_check.append(Finding(name, subject, fault))
-                if len(of_check) == _MOST:
-                    break
+            for subject, fault in islice(check(run), _MOST):
+                findings.append(Finding(name, subject, fault))
         except (LocalBenchError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as e:
             other = "it has values of a form that local-bench does not write"
             what = str(e) if isinstance(e, LocalBenchError) else other
-            of_check.append(Finding(name, "store", f"cannot be checked: {what}"[:300]))
-        findings += of_check
+            findings.append(Finding(name, "store", f"cannot be checked: {what}"[:300]))
     return findings
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -466,7 +465,7 @@ class RayExecutor(Executor):
         self._end_workers("done")  # the judge needs their devices
         gpus = min(card(order.config.card, "judge").tensor_parallel_size, self.cluster.most_gpus())
         arguments = (order.config, order.spec, gpus, self.cluster.ray.put(list(order.questions)))
-        numbers = count()
+        numbers = itertools.count()
 
         def joining() -> list[RayReplica]:
             taken = [replica.slot for replica in self._replicas if replica.slot.node_id not in self.refused]

@@ -104,7 +104,6 @@ class Store:
         self.transaction, self.once, self.close = self.db.transaction, self.db.once, self.db.close
 
     def committed(self) -> Committed:
-        """Numbers of finished items now."""
         row = self.rows(
             """SELECT (SELECT count(*) FROM candidates WHERE state <> 'planned'), (SELECT count(*) FROM verdicts),
                (SELECT count(*) FROM retests), (SELECT count(*) FROM scores WHERE value IS NOT NULL)"""
