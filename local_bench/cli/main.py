@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
 import click
 
@@ -128,7 +127,7 @@ def _run(arguments: list[str] | None) -> int:
         say(f"local-bench: interrupted{'; run the same command again to continue' if continued else ''}")
         return 130
     except BrokenPipeError:
-        abandon(sys.stdout)
+        abandon_stdout()
         return 1
     except Exception as e:  # unexpected errors: one sentence instead of a traceback
         absent = missing(e.name) if isinstance(e, ModuleNotFoundError) else None
@@ -140,7 +139,7 @@ def _run(arguments: list[str] | None) -> int:
         if not isinstance(e, OSError) or e.errno is None:
             say(f"local-bench: {unexpected(e)}")
             return 1
-        abandon(sys.stdout)  # an error of the file system or the machine that no reader or writer has converted
+        abandon_stdout()  # an error of the file system or the machine that no reader or writer has converted
         where = f"{e.filename}: " if isinstance(e.filename, str | os.PathLike) else ""
         say(f"local-bench: {where}{reason(e)}: check the path, its permissions, free space and limits (`ulimit -a`)")
         return 2 if e.errno in _OF_A_PATH else 1
@@ -200,11 +199,11 @@ def printable_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def abandon(stream: TextIO) -> None:
-    """Redirect a stream that cannot be written to /dev/null, so that the interpreter's flush at exit does not fail."""
+def abandon_stdout() -> None:
+    """Redirect stdout, which cannot be written, to /dev/null, so that the interpreter's flush at exit does not fail."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
+        os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
 
 

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from local_bench.analysis.predictors.evaluation import Report
     from local_bench.analysis.predictors.images import Statistics
     from local_bench.runs.payment import PredictionLine
-    from local_bench.runs.rundir import RunDir
     from local_bench.settle.predictors.evaluation import Measured
     from local_bench.settle.predictors.models import ExpectedRevenue
 
@@ -111,38 +110,27 @@ def train(
     check_folder(out)
     with opened(run_dirs) as runs:
         if kind == "servimage":
-            trained = _train_model(runs, annotations, out, model, row, seed)
-            if trained is None:  # another process of the training writes the predictor
+            from local_bench.analysis.predictors.images import annotations_of
+            from local_bench.judges.payment.data import load_payment_config
+            from local_bench.runs.payment import MODEL, model_log_odds, train_payment_model
+
+            config = load_payment_config(model).model_copy(update={"seed": seed})
+            config = config if row is None else config.row(row)
+            decided = [of_run.decisions() for of_run in annotations_of(runs, annotations)]
+            # unsuitable annotations are refused here, before hours of training
+            untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
+            train_predictor(runs, annotations, "servimage", seed, untrained, say_notes)
+            train_payment_model(runs, decided, config, out / MODEL, say)
+            # `accelerate launch` runs the training in several processes, of which the first writes the predictor
+            if os.environ.get("RANK", "0") != "0":
                 return 0
-            card = trained
+            card = train_predictor(runs, annotations, "servimage", seed, model_log_odds("servimage", runs, out))
         else:
             card = train_predictor(runs, annotations, kind, seed, report=say_notes)  # type: ignore[arg-type]  # click's choices
     save(card, out)
     use = f"evaluate it with `local-bench predictor evaluate {quoted(out)} RUN…`"
     text = f"{card_text(card)}\nwritten to {out}: {use}"
     return show_result({"written": str(out)} | card_json(card), text, as_json)
-
-
-def _train_model(
-    runs: list["RunDir"], annotations: tuple[Path, ...], out: Path, model: str, row: str | None, seed: int
-) -> "Card | None":
-    """Train a payment model, then its calibration. None in all processes but the first."""
-    from local_bench.analysis.predictors.images import annotations_of
-    from local_bench.analysis.predictors.predictions import train as train_predictor
-    from local_bench.judges.payment.data import load_payment_config
-    from local_bench.runs.payment import MODEL, model_log_odds, train_payment_model
-
-    config = load_payment_config(model).model_copy(update={"seed": seed})
-    if row is not None:
-        config = config.row(row)
-    decided = [of_run.decisions() for of_run in annotations_of(runs, annotations)]
-    # unsuitable annotations are refused here, before hours of training
-    untrained = {row.work_id: 0.0 for run in runs for row in run.store.candidates()}
-    train_predictor(runs, annotations, "servimage", seed, untrained, say_notes)
-    train_payment_model(runs, decided, config, out / MODEL, say)
-    if os.environ.get("RANK", "0") != "0":  # `accelerate launch` runs the training in several processes
-        return None
-    return train_predictor(runs, annotations, "servimage", seed, model_log_odds("servimage", runs, out))
 
 
 @predictor.command(

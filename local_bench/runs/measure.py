@@ -136,7 +136,6 @@ def measure_share(order: MetricWorkOrder, wanted: list[Wanted]) -> Iterator[Even
 
 
 def _known(row: tuple[str, Score], first: FirstFailures[tuple[str, Score]]) -> list[tuple[str, Score]]:
-    """What may be stored now."""
     score = row[1]
     if score.unscored and is_failure(score.unscored):
         return first.failed(score.unscored, row)

@@ -217,7 +217,6 @@ def ballast_bytes(free: int, unused: float, free_memory: int) -> int:
 
 
 def check_network(session: Session) -> CheckPassed:
-    """Check that the network's output for an image is equal alone and in a batch."""
     described = card(NETWORK, "metric")
     network = DinoNetwork(Weights(described, resolve(described), {}))
     images = [network.prepare([noise(i, 96)], None) for i in range(_NETWORK_BATCH)]
