@@ -308,10 +308,6 @@ def fetch_rows(cards: dict[str, "ModelCard"], fetched: dict[str, dict[str, Any]]
     return rows
 
 
-_OF_JUDGES = {
-    *("judge_max_pixels", "judge_min_pixels", "patch", "context", "max_model_len", "batch_invariant"),
-    "tensor_parallel_size",
-}
 _OF_RANDOM_WEIGHTS = {f"architecture.tokenizer{n}" for n in ("", "_2", "_3")}
 """Tokenizers of the models with random weights that `plan --measure` times."""
 
@@ -319,8 +315,10 @@ _OF_RANDOM_WEIGHTS = {f"architecture.tokenizer{n}" for n in ("", "_2", "_3")}
 def card_rows(data: dict[str, Any]) -> list[list[str]]:
     """Rows (key, value) of a card and its files: nested keys joined by dots, manifests summarised, nulls and
     what does not apply to its role omitted."""
+    from local_bench.models.cards import OF_JUDGES
+
     rows = []
-    unused = _OF_RANDOM_WEIGHTS | (set() if data.get("role") == "judge" else _OF_JUDGES)
+    unused = _OF_RANDOM_WEIGHTS | {*(() if data.get("role") == "judge" else OF_JUDGES)}
     for key, value in data.items():
         if key in unused:
             continue

@@ -185,11 +185,12 @@ class Thinking(Strict):
 
 
 Phase = Literal["encode", "denoise", "decode", "component"]
-_OF_JUDGES = (
+OF_JUDGES = (
     *("judge_max_pixels", "judge_min_pixels", "patch", "image_tokens", "mm_processor_kwargs", "thinking", "context"),
     *("max_model_len", "rubrics", "chat_template_kwargs", "batch_invariant", "attention_backend"),
     *("tensor_parallel_size", "active_parameters_b"),
 )
+"""Fields of a judge's card, which have their defaults in all others."""
 _OF_GENERATORS = (
     *("pipeline", "lora", "vram_by_phase_gb", "pflop_per_image", "takes", "attention", "architecture", "reduced"),
     *("sampler", "call"),
@@ -286,7 +287,7 @@ class ModelCard(Strict):
             raise ValueError("call and pipeline: only the family `diffusers` has them")
         if self.architecture and self.family == "diffusers":
             raise ValueError("architecture: the family `diffusers` reads its components from the model: remove it")
-        for role, fields in (("judge", _OF_JUDGES), ("generator", _OF_GENERATORS)):
+        for role, fields in (("judge", OF_JUDGES), ("generator", _OF_GENERATORS)):
             default = type(self).model_fields
             stray = next((name for name in fields if getattr(self, name) != default[name].default), None)
             if stray is not None and self.role != role:

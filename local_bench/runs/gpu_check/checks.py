@@ -21,7 +21,6 @@ from local_bench.core.files import write_atomic
 from local_bench.generators.capacity import device_memory_gb, driver, host_memory_gb, unusable_gpu
 from local_bench.runs.meter import nvml_handle
 
-Status = Literal["passed", "failed", "skipped"]
 MEMORY_GB = 40.0
 """Maximum device memory of a check, in decimal GB."""
 
@@ -47,7 +46,7 @@ class CheckPassed:
 @dataclass(frozen=True)
 class Row:
     check: str
-    status: Status
+    status: Literal["passed", "failed", "skipped"]
     detail: str
     seconds: float
     figures: dict[str, Any]
