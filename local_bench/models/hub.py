@@ -166,10 +166,11 @@ def repository_info(
 
 def check_space(purpose: Purpose, needed_bytes: int, folder: Path | None = None) -> None:
     """StorageError if the disk of `folder`, by default the Hub cache, has less free space than `needed_bytes`."""
-    from huggingface_hub.constants import HF_HUB_CACHE
+    larger_disk = purpose.larger_disk
+    if folder is None:
+        from huggingface_hub.constants import HF_HUB_CACHE
 
-    larger_disk = purpose.larger_disk if folder else "set HF_HOME to a larger disk"
-    folder = folder or Path(HF_HUB_CACHE)
+        folder, larger_disk = Path(HF_HUB_CACHE), "set HF_HOME to a larger disk"
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     if free < needed_bytes:
