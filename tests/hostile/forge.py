@@ -37,7 +37,7 @@ def upgraded(run: Path) -> None:
     with closing(sqlite3.connect(new, isolation_level=None)) as db:
         db.executescript(SCHEMA)
         db.execute("ATTACH ? AS old", (str(ledger),))
-        for table, columns in of_schema(tables).items():
+        for table, columns in tables(of_schema()).items():
             names = ", ".join(sorted(columns))
             db.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM old.{table}")
     new.replace(ledger)
@@ -47,7 +47,7 @@ def forgeries(original: Path, outside: Path) -> Iterator[list[tuple[str, Change]
     """(name, change) of a copy of `original`, kind by kind."""
     values = [
         (f"{table}.{column} = {value!r:.40}{', loose' * loose}", partial(_set, table, column, value, loose))
-        for table, columns in of_schema(tables).items()
+        for table, columns in tables(of_schema()).items()
         for column in sorted(columns)
         for value in VALUES
         for loose in (False, True)
@@ -88,7 +88,7 @@ def _set(table: str, column: str, value: object, loose: bool, run: Path) -> None
 
 
 def _statements() -> Iterator[str]:
-    for table in of_schema(tables):
+    for table in tables(of_schema()):
         yield f"DROP TABLE {table}"
         yield f"ALTER TABLE {table} RENAME TO other"
         yield f"DELETE FROM {table}"

@@ -14,7 +14,7 @@ from local_bench.cli.main import main
 from local_bench.core.errors import LedgerError
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
-from local_bench.runs.store.database import VERSION, tables
+from local_bench.runs.store.database import VERSION, _definitions, tables
 
 EARLIER_RUN = Path(__file__).resolve().parent.parent / "data" / "earlier_run"
 DIGESTS = {
@@ -68,7 +68,7 @@ def test_version_2_is_migrated(run_dir):
     assert path.read_bytes() == before
     Store(path, write=True).close()  # in place
     with sqlite3.connect(path) as db:
-        assert "spread" in tables(db)["scores"]
+        assert "spread" in tables(_definitions(db))["scores"]
         assert db.execute("SELECT value FROM meta WHERE key = 'version'").fetchone()[0] == VERSION
     with RunDir.open(run_dir) as run:
         assert digests(run) == DIGESTS

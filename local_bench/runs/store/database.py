@@ -6,6 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
@@ -100,16 +101,17 @@ CREATE TABLE contents (
 """Version -> (next version, SQL statements)."""
 
 
-def of_schema(read: Callable[[sqlite3.Connection], T]) -> T:
-    """What `read` returns of a new ledger."""
+@cache
+def of_schema() -> "dict[str, _Definition]":
+    """The definitions of a new ledger's tables."""
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
-        return read(db)
+        return _definitions(db)
 
 
-def tables(db: sqlite3.Connection) -> dict[str, set[str]]:
-    """The columns of every table of a database."""
-    return {table: {name for name, *_ in columns} for table, (_, columns, _) in _definitions(db).items()}
+def tables(definitions: "dict[str, _Definition]") -> dict[str, set[str]]:
+    """The columns of every table."""
+    return {table: {name for name, *_ in columns} for table, (_, columns, _) in definitions.items()}
 
 
 # ---- what a file must satisfy before a row of it is used: it may come from someone else
@@ -174,7 +176,7 @@ def fault_of_definitions(db: sqlite3.Connection) -> str | None:
     and ordered texts would be others in SQL than in Python; None if there is none. SQLite keeps a database's own
     definitions, so that a forged file can lack every type and key of the schema."""
     stored = _definitions(db)
-    differs = next((table for table, entry in of_schema(_definitions).items() if stored.get(table) != entry), None)
+    differs = next((table for table, entry in of_schema().items() if stored.get(table) != entry), None)
     if differs is not None:
         return f"the table {differs!r} has other columns, types or keys"
     row = db.execute("SELECT name FROM sqlite_master WHERE sql LIKE '%COLLATE%' LIMIT 1").fetchone()
@@ -268,8 +270,8 @@ class Database:
                         self._db.execute(statement)
                     self.write("INSERT INTO meta VALUES ('version', ?)", VERSION)
             self._migrate(in_place=write or create)
-            present = tables(self._db)
-            lacking = [t for t, columns in of_schema(tables).items() if not columns <= present.get(t, set())]
+            present = tables(_definitions(self._db))
+            lacking = [t for t, columns in tables(of_schema()).items() if not columns <= present.get(t, set())]
             self._check(f"it lacks the table {lacking[0]!r}" if lacking else None, "is damaged")
             self._check(fault_of_definitions(self._db))
             large = path.stat().st_size > _CHECKED_BYTES
@@ -315,7 +317,7 @@ class Database:
             yield from faults_of_rows(self._db)
 
     def _migrate(self, in_place: bool) -> None:
-        has_version = tables(self._db).get("meta", set()) >= {"key", "value"}
+        has_version = tables(_definitions(self._db)).get("meta", set()) >= {"key", "value"}
         version = self.value("SELECT value FROM meta WHERE key = 'version'") if has_version else None
         if version is None:
             raise self.damaged("is damaged (it lacks its version)")
@@ -332,7 +334,7 @@ class Database:
             stored.close()
         self._db.execute("PRAGMA foreign_keys = OFF")  # tables are replaced; only outside a transaction
         with self.transaction():
-            self.written |= tables(self._db).keys()
+            self.written |= tables(_definitions(self._db)).keys()
             while version != VERSION:
                 version, script = MIGRATIONS[version]
                 for statement in statements(script):
