@@ -327,6 +327,7 @@ def card_json(card: "Card") -> dict[str, Any]:
 
 
 def tuned_thresholds(card: "Card") -> dict[str, float]:
+    """The thresholds of the tuned rule."""
     from local_bench.settle.predictors.models import Rule, loads
 
     rule = loads(card.tuned_rule)
@@ -335,6 +336,7 @@ def tuned_thresholds(card: "Card") -> dict[str, float]:
 
 
 def card_text(card: "Card") -> str:
+    """One paragraph."""
     on = card.trained_on
     counts = ", ".join(f"{on.n_images[split]} {split}" for split in on.n_images)
     thresholds = ", ".join(f"{name} >= {value:.3g}" for name, value in tuned_thresholds(card).items())
@@ -400,6 +402,7 @@ def report_json(result: "Report") -> dict[str, Any]:
 
 
 def predictions_text(lines: Sequence["PredictionLine"]) -> str:
+    """Counts by model."""
     rows = []
     for model in dict.fromkeys(line.model for line in lines):
         of_model = [line for line in lines if line.model == model]

@@ -273,6 +273,7 @@ def described(tasks: Sequence[Task]) -> dict[str, Any]:
 
 
 def plan_text(plan: dict[str, Any]) -> str:
+    """The plan as text."""
     generated = [m for m in plan["models"] if m["load"] != "imported"]
     tasks, images = count(plan["n_tasks"], "tasks"), count(plan["n_deliverables"], "images")
     worth = f"{tasks} worth ${plan['value_usd']:,.2f}, {images} requested"

@@ -111,6 +111,8 @@ DISTRIBUTION = "local-image-bench"
 
 @dataclass(frozen=True)
 class Extra:
+    """An optional part of the installation."""
+
     enables: str
     modules: tuple[str, ...]
     """Top-level modules that it brings."""

@@ -108,6 +108,7 @@ def yaml_value(text: str) -> Any:
 
 
 def yaml_text(data: Any, **how: Any) -> str:
+    """`data` as YAML."""
     text: str = yaml.safe_dump(data, allow_unicode=True, **how)
     return text
 

@@ -39,6 +39,8 @@ _REPOSITORY = re.compile(r"\w[\w.-]*/[\w.-]+")
 
 @dataclass(frozen=True)
 class Added:
+    """A card that was written."""
+
     path: Path
     card: dict[str, Any]
     notes: list[str]

@@ -15,6 +15,8 @@ _WHOLE = r"\b{}\b(?! D\b| Laptop\b)"
 
 
 class Gpu(Strict):
+    """One GPU model."""
+
     name: str
     """The name used in the price table."""
     title: str
@@ -52,6 +54,7 @@ class _Gpus(Strict):
 
 @cache
 def gpus() -> dict[str, Gpu]:
+    """All known GPUs by name."""
     return {entry.name: entry for entry in load_yaml(configs_dir() / "gpus.yaml", _Gpus).gpus}
 
 

@@ -34,7 +34,9 @@ class Purpose:
     source: str
     """Where its repository or URL is configured: `the card's source`."""
     error: type[UserError] = WeightsError
+    """The exception raised if the download fails."""
     larger_disk: str = "set LOCAL_BENCH_CACHE to a larger disk"
+    """How to use a larger disk."""
 
     @property
     def again(self) -> str:
@@ -42,10 +44,12 @@ class Purpose:
 
 
 def for_model(card: str) -> Purpose:
+    """The files of a model card."""
     return Purpose(card, f"local-bench models fetch {card}", "the card's source")
 
 
 def for_dataset(name: str, folder: object) -> Purpose:
+    """The published files of a benchmark."""
     return Purpose(
         name,
         f"local-bench suites fetch {name} --out {folder}",

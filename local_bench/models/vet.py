@@ -91,6 +91,7 @@ class Listing:
 
 
 def listing_of(folder: Path) -> Listing:
+    """The listing of a local folder."""
     names = frozenset(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
     return Listing(str(folder), names, lambda name: model_file(folder / name))
 

@@ -125,6 +125,7 @@ class JudgeConfig(Strict):
         return None if self.transport in BUILT_IN else self.transport
 
     def spec(self, described: ModelCard, weights_sha256: str, dtype: str) -> JudgeSpec:
+        """The judge with these weights."""
         return JudgeSpec(
             card=described.name,
             weights_sha256=weights_sha256,

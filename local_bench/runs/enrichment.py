@@ -25,6 +25,8 @@ from local_bench.suites.task_files import FIELDS, read_written
 
 @dataclass
 class EnrichmentResult:
+    """The outcome of an enrichment."""
+
     n: int = 0
     n_existing: int = 0
     """Tasks that the file already had."""

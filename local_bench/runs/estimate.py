@@ -197,6 +197,8 @@ IMPORTED_MP = 1.0
 
 @dataclass(frozen=True)
 class Target:
+    """The device of the estimate."""
+
     name: str
     gpu: Gpu | None
     """None for a CPU and for an unknown GPU."""

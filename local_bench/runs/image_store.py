@@ -104,6 +104,7 @@ class ImageStore:
         return sorted(self.faults.values())
 
     def recheck(self) -> None:
+        """Check the faulty images again."""
         for fault in self.all_faults:
             del self.faults[fault.file]
             file = Path(fault.file)

@@ -49,6 +49,8 @@ _CHILD_CONTEXT_GB = 1.5
 
 @dataclass(frozen=True)
 class JudgeDevice:
+    """A device on which a judge runs."""
+
     device: str
     """The device's name, as reported by its driver."""
     cuda_index: int | None
@@ -66,6 +68,7 @@ class JudgeDevice:
         return self.cuda_index is not None
 
     def attention(self, weights: Path, dtype: str, wanted: Wanted = "auto", backend: str | None = None) -> Attention:
+        """`attention_for` this device."""
         capability = self.capability
         if self.cuda_index is not None and capability is None:
             import torch

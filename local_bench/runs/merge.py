@@ -42,6 +42,8 @@ Row = TypeVar("Row", VerdictRow, ScoreRow)
 
 @dataclass(frozen=True)
 class Merged:
+    """The merged run."""
+
     path: Path
     n_parts: int
     n_tasks: int

@@ -60,6 +60,8 @@ def without_control_tokens(text: str) -> str:
 
 @dataclass(frozen=True)
 class RunPlan:
+    """The plan of a run."""
+
     suite: Suite
     tasks: list[Task]
     models: list[ModelPlan]

@@ -16,6 +16,8 @@ from local_bench.runs.config import SettlementConfig
 
 
 class PriceRow(Strict):
+    """One price of a device type."""
+
     usd_per_hour: ExactAmount
     source: str
     date: str

@@ -39,6 +39,7 @@ class ImageKind(Strict):
     flop: int = Field(ge=0)
     """For a prompt of default length."""
     least_flop: int = Field(ge=0)
+    """Lower bound."""
     planned_batch_size: int = Field(ge=1)
     """Before any reduction for memory or batch invariance."""
 
@@ -149,6 +150,7 @@ class Timing:
     """Measured time of a model's images, and its lower bound."""
 
     n_images: int
+    """Finished images."""
     n_made: int
     """Images generated in total; lost images are generated again."""
     busy_ns: int

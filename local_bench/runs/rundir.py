@@ -304,8 +304,11 @@ SIDE_FILES = ("-journal", "-wal", "-shm")
 
 @dataclass(frozen=True)
 class Recovered:
+    """What was restored."""
+
     backup: Path
     damage: str
+    """A description of the damage."""
     kept: Path | None
     """Where the damaged file is now; None if there was none."""
     committed: Committed

@@ -75,6 +75,7 @@ def _part(store: Store, images: Sequence[_Image]) -> Part:
 
 
 def verdicts_of(store: Store, judge_id: str) -> VerdictsByWork:
+    """All verdicts of one judge."""
     return _by_judge(store.verdicts(judge_id)).get(judge_id, {})
 
 

@@ -38,6 +38,8 @@ class Cluster(Strict):
 
 @dataclass(frozen=True)
 class SlurmJob:
+    """What to run where."""
+
     config: Path
     run_dir: Path
     nodes: int

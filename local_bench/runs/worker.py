@@ -130,6 +130,8 @@ class DeviceClock:
 
 @dataclass
 class LaunchedBatch:
+    """A launched batch."""
+
     jobs: Sequence[Candidate]
     requests: Sequence[GenerationRequest]
     """One per slot of the batch: those of `jobs`, repeated to fill the batch."""

@@ -49,6 +49,8 @@ class Base(Strict):
 
 
 class TrainedOn(Strict):
+    """The training data."""
+
     manifest_sha256: str
     n_images: dict[str, int]
     """By split."""

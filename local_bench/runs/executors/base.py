@@ -29,6 +29,8 @@ _STOP_S = 10
 
 @dataclass(frozen=True)
 class WorkerDevice:
+    """The device of a worker."""
+
     device: str
     """A torch device string, valid on the worker's host."""
     workers: int
@@ -67,6 +69,7 @@ class Executor:
 
     @property
     def n_workers(self) -> int:
+        """Number of workers that run at the same time."""
         return len(self._devices)
 
     @property
@@ -140,5 +143,6 @@ class Executor:
             meter.charge(phase, 0 if i else n_items)
 
     def end(self, status: str) -> None:
+        """End the sessions of all devices."""
         for meter in self._meters:
             meter.end(status)

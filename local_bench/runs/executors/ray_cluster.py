@@ -243,6 +243,8 @@ _OTHER_FILES = "its files differ from those of this machine: fetch the same comm
 
 @dataclass(frozen=True)
 class NodeModel:
+    """A model on a node."""
+
     node: str
     model: str
     weights_sha256: str | None
@@ -446,4 +448,5 @@ class RayJudge(_Actor):
         return counts
 
     def close(self) -> None:
+        """End the judge's processes."""
         self._stack.close()

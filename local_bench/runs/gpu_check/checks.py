@@ -39,12 +39,16 @@ class CheckSkipped(Exception):
 
 @dataclass(frozen=True)
 class CheckPassed:
+    """The result of a check that passed."""
+
     detail: str
     figures: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Row:
+    """The result of one check."""
+
     check: str
     status: Literal["passed", "failed", "skipped"]
     detail: str
@@ -56,6 +60,8 @@ class Row:
 
 @dataclass
 class Session:
+    """State shared by the checks."""
+
     device: torch.device
     scratch: Path
     """A temporary folder, removed at the end of the session."""
@@ -80,6 +86,7 @@ class Session:
         return time.perf_counter()
 
     def release(self) -> None:
+        """Release unreferenced device memory."""
         collect()
         if self.on_gpu:
             with suppress(RuntimeError):  # after an illegal memory access every call fails; the next check reports it
@@ -90,6 +97,7 @@ class Session:
 class Check:
     name: str
     about: str
+    """A short description."""
     run: Callable[[Session], CheckPassed]
     needs_s: float = 5.0
     """About how long it takes; it is not begun if less time is left."""
@@ -179,6 +187,7 @@ _LEAST_FREE = 0.5
 
 
 def check_driver(session: Session) -> CheckPassed:
+    """The NVIDIA driver, and whether torch can use its GPUs."""
     unusable = unusable_gpu()
     if unusable:
         raise CheckFailed(unusable)
@@ -200,6 +209,7 @@ def check_found(find: Callable[[], tuple[bool, str]], session: Session) -> Check
 
 
 def check_host_memory(session: Session) -> CheckPassed:
+    """Host memory: the machine's, or the control group's limit."""
     limit = host_memory_gb()
     figures = {"usable_gb": round(limit, 2)}
     lines = _MEMINFO.read_text("utf-8").splitlines() if _MEMINFO.is_file() else []
@@ -214,6 +224,7 @@ def check_host_memory(session: Session) -> CheckPassed:
 
 
 def check_device_memory(session: Session) -> CheckPassed:
+    """Free and total device memory."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU")
     free, total = (n / 1e9 for n in torch.cuda.mem_get_info(session.device))

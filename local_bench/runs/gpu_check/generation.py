@@ -115,6 +115,7 @@ def check_family(name: str, session: Session) -> CheckPassed:
 
 
 def check_streamed(session: Session) -> CheckPassed:
+    """Compare images of a transformer whose weights are streamed from host memory with those of a resident one."""
     described, less = reduced_card(STREAMED, not session.on_gpu)
     orders = [order_of(session, described, compiled=False, offload=offload) for offload in ((), ("denoise",))]
     jobs = jobs_of(orders[0], [sampler_of(described, not session.on_gpu)])
@@ -132,6 +133,7 @@ def check_streamed(session: Session) -> CheckPassed:
 
 
 def check_memory(session: Session) -> CheckPassed:
+    """Compare the families' peak memory with the planner's estimate."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU: torch counts no peak there")
     if not session.peaks:
@@ -217,6 +219,7 @@ def ballast_bytes(free: int, unused: float, free_memory: int) -> int:
 
 
 def check_network(session: Session) -> CheckPassed:
+    """Check that the network's output for an image is equal alone and in a batch."""
     described = card(NETWORK, "metric")
     network = DinoNetwork(Weights(described, resolve(described), {}))
     images = [network.prepare([noise(i, 96)], None) for i in range(_NETWORK_BATCH)]
@@ -289,6 +292,7 @@ def check_speed(session: Session) -> CheckPassed:
 
 
 def check_energy(session: Session) -> CheckPassed:
+    """Measure the energy of matrix products with NVML's counter."""
     if not session.on_gpu:
         raise CheckSkipped("the device is a CPU")
     counter = EnergyCounter(session.device.index)
@@ -369,6 +373,8 @@ SMALL_UNALIGNED_SIDE = 80
 
 @dataclass(frozen=True)
 class ChildResult:
+    """The result of a process."""
+
     pixels_sha256: list[str | None]
     compile_s: float
     attention: str

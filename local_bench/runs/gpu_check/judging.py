@@ -25,6 +25,7 @@ _POINTS = ("It is night", "There is a boot", "The ground is white", "Two greens 
 
 
 def check_judge(transport: str, session: Session) -> CheckPassed:
+    """Check a small trained judge with one transport: throughput and batch invariance."""
     needed = ("xgrammar", "accelerate") if transport == "local" else ()
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:

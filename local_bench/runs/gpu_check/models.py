@@ -167,6 +167,8 @@ def noise(seed: int, side: int) -> Image.Image:
 
 @dataclass
 class Made:
+    """What a worker made, and how."""
+
     pixels: dict[str, str | None] = field(default_factory=dict)
     """Pixel digests by job; None if an output was not finite."""
     batch_sizes: list[int] = field(default_factory=list)

@@ -70,6 +70,7 @@ CREATE INDEX IF NOT EXISTS candidates_results ON candidates
 
 
 def statements(script: str) -> list[str]:
+    """The single statements of `script`."""
     return [statement for part in script.split(";\n") if (statement := part.strip())]
 
 

@@ -142,6 +142,7 @@ class OutcomeRow:
     candidate: Candidate
     category: str
     price_micro_usd: int
+    """Price of the task."""
     deliverables: int
     """Number of the task's deliverables for this model."""
     decision: Decision | None
@@ -186,6 +187,8 @@ class VerdictRow:
 
 
 class ScoreRow(NamedTuple):
+    """A score of a candidate."""
+
     work_id: str
     score: Score
 

@@ -66,6 +66,7 @@ KEYS = {
 
 
 def columns(kind: type) -> str:
+    """The columns of a row type, comma-separated."""
     return ", ".join(field.name.removesuffix("_json") for field in fields(kind))
 
 
@@ -104,6 +105,7 @@ class Store:
         self.transaction, self.once, self.close = self.db.transaction, self.db.once, self.db.close
 
     def committed(self) -> Committed:
+        """Numbers of finished items now."""
         row = self.rows(
             """SELECT (SELECT count(*) FROM candidates WHERE state <> 'planned'), (SELECT count(*) FROM verdicts),
                (SELECT count(*) FROM retests), (SELECT count(*) FROM scores WHERE value IS NOT NULL)"""
@@ -231,6 +233,7 @@ class Store:
 
     @property
     def planned(self) -> bool:
+        """Whether the plan has been stored."""
         return bool(self.meta("planned"))
 
     def tasks(self, task_ids: Collection[str] | None = None) -> list[Task]:
@@ -418,6 +421,7 @@ class Store:
     # time
 
     def begin_session(self, started_utc: str, device: str) -> int:
+        """Store a new session and return its number."""
         with self.transaction():
             self.write("INSERT INTO sessions (started_utc, device) VALUES (?, ?)", started_utc, device)
             return int(self.rows("SELECT max(session) FROM sessions")[0][0])
