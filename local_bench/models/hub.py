@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from local_bench.core.environment import require
-from local_bench.core.errors import DatasetError, MissingExtra, StorageError, UserError, WeightsError
+from local_bench.core.errors import DatasetError, LocalBenchError, MissingExtra, StorageError, UserError, WeightsError
 from local_bench.models.manifest import file_digests, file_sha256, git_blob_sha1
 from local_bench.models.vet import PIPELINE, Listing, model_file
 
@@ -169,16 +169,18 @@ def repository_info(
 
 
 def check_space(purpose: Purpose, needed_bytes: int, folder: Path | None = None) -> None:
-    """StorageError if the disk of `folder`, by default the Hub cache, has less free space than `needed_bytes`."""
+    """The purpose's error if the disk of `folder` has less free space than `needed_bytes`; StorageError if that of the
+    Hub cache, the default, has."""
+    error: type[LocalBenchError] = purpose.error
     larger_disk = purpose.larger_disk
     if folder is None:
         from huggingface_hub.constants import HF_HUB_CACHE
 
-        folder, larger_disk = Path(HF_HUB_CACHE), "set HF_HOME to a larger disk"
+        error, folder, larger_disk = StorageError, Path(HF_HUB_CACHE), "set HF_HOME to a larger disk"
     existing = next(p for p in (folder, *folder.parents) if p.exists())
     free = shutil.disk_usage(existing).free
     if free < needed_bytes:
-        raise StorageError(
+        raise error(
             f"{purpose.name} needs {needed_bytes / 1e9:.1f} GB and {folder} has {free / 1e9:.1f} GB free: free "
             f"some space or {larger_disk}, then {purpose.again}"
         )
