@@ -3,11 +3,9 @@
 import json
 
 import pytest
-import torch
 
 from local_bench.core.errors import ConfigError, LedgerDamaged, LedgerError, UserError
 from local_bench.core.types import Score
-from local_bench.generators import numerics
 from local_bench.runs.config import JudgeConfig, ModelConfig, RunConfig
 from local_bench.runs.rundir import RunDir
 from local_bench.runs.store import Store
@@ -70,6 +68,7 @@ def test_execution_settings_may_change_and_work_settings_may_not(tmp_path):
 
 @pytest.mark.parametrize(("begun", "now"), [("cpu", "auto"), ("auto", "cpu")])
 def test_auto_is_the_cpu_of_a_machine_without_gpu(tmp_path, monkeypatch, begun, now):
+    torch = pytest.importorskip("torch")
     first, other = (
         CONFIG.model_copy(update={"engine": CONFIG.engine.model_copy(update={"device": device})})
         for device in (begun, now)
@@ -84,7 +83,7 @@ def test_auto_is_the_cpu_of_a_machine_without_gpu(tmp_path, monkeypatch, begun, 
     ray = other.engine.model_copy(update={"executor": "ray"})  # whose nodes may have GPUs
     with refused:
         RunDir.begin(tmp_path / "run", other.model_copy(update={"engine": ray}))
-    monkeypatch.setattr(numerics, "choose_device", lambda wanted: torch.device("cuda", 0))
+    monkeypatch.setattr("local_bench.generators.numerics.choose_device", lambda _: torch.device("cuda", 0))
     with refused:
         RunDir.begin(tmp_path / "run", other)
 
