@@ -3,11 +3,14 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -18,7 +21,7 @@ from local_bench.core.types import Message, TimeCharged
 from local_bench.models.cards import card
 from local_bench.runs.config import RunConfig
 from local_bench.runs.executors import ray_executor
-from local_bench.runs.executors.ray_cluster import TOKEN_PATH, NodeFacts, Slot, fetch_on_nodes
+from local_bench.runs.executors.ray_cluster import TOKEN_PATH, Cluster, NodeFacts, Slot, fetch_on_nodes
 from local_bench.runs.executors.ray_executor import RayExecutor, RayReplica
 from local_bench.runs.generate import _Session
 from local_bench.runs.plan import enter_plan, make_plan
@@ -194,6 +197,28 @@ def test_a_lost_head_node_is_reported_before_ray_ends_the_process(two_nodes, tmp
     (note,) = session.recorded.notes
     assert "head node of the Ray cluster cannot be reached" in note
     assert "run the same command again" in note
+
+
+def test_a_cluster_that_the_run_has_closed_is_not_reported_as_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_executor, "_WATCH_S", 0.01)
+    executor = object.__new__(RayExecutor)
+    executor._ended, executor.progress = threading.Event(), Recorded()
+    executor.cluster = SimpleNamespace(reaches_head=executor._ended.set)  # it ends while it is asked: no answer
+    executor._watch_head()
+    assert executor.progress.notes == []
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_a_head_node_is_reached_at_either_kind_of_address(family, host):
+    try:
+        listening = socket.create_server((host, 0), family=family)
+    except OSError:
+        pytest.skip("this machine has no such address")
+    cluster = object.__new__(Cluster)
+    with listening:
+        cluster._head = f"{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
+        assert cluster.reaches_head()
+    assert not cluster.reaches_head()
 
 
 def test_work_that_failed_is_not_continued_in_the_next_work(two_nodes, tmp_path):

@@ -96,10 +96,10 @@ class Cluster:
         try:
             with _signal_handlers_kept():
                 self._connect()
+            self._head: str = self.ray.get_runtime_context().gcs_address
         except BaseException:
             self.close()
             raise
-        self._head: str = self.ray.get_runtime_context().gcs_address
         self.on_gpu = engine.device == "cuda"
         if engine.device == "auto":
             self.on_gpu = any(node["Resources"].get("GPU", 0) >= 1 for node in self.nodes())
@@ -110,7 +110,7 @@ class Cluster:
             if self._own is None:
                 host, colon, port = (self._engine.ray.address or "").rpartition(":")
                 if colon and port.isdecimal():  # an OSError if nothing listens there; Ray would try for minutes
-                    socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
                 self.ray.init(address=self._engine.ray.address, **quiet)
             else:
                 token = self._own / "token"
@@ -140,7 +140,7 @@ class Cluster:
         """Whether the head node answers. Ray ends this process when it has not for 60 s."""
         host, _, port = self._head.rpartition(":")
         try:
-            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
         except OSError:
             return False
         return True

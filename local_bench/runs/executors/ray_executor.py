@@ -248,7 +248,7 @@ class RayExecutor(Executor):
 
     def _watch_head(self) -> None:
         while not self._ended.wait(_WATCH_S):
-            if not self.cluster.reaches_head():
+            if not self.cluster.reaches_head() and not self._ended.is_set():  # `end` closes the run's own cluster
                 self.progress.note(
                     "the head node of the Ray cluster cannot be reached: unless it answers within a minute, Ray ends "
                     "this process; finished work is kept, start the cluster again and run the same command again"
