@@ -37,11 +37,7 @@ def unused_entry_points(config: RunConfig) -> Iterator[str]:
 
 
 def check_suite(
-    entry: Suite,
-    of_suite: Sequence[Task],
-    tasks: Sequence[Task],
-    stored: Collection[str],
-    config: RunConfig,
+    entry: Suite, of_suite: Sequence[Task], tasks: Sequence[Task], stored: Collection[str], config: RunConfig
 ) -> None:
     """ConfigError, naming the class, if a suite does not keep what `Suite` promises: its tasks, and the deliverables,
     questions and scores of those in the plan. `stored` are the digests of input images."""
@@ -80,7 +76,8 @@ def _task_faults(
     indices = [one.index for one in requested]
     if len({*indices}) < len(indices) or {*indices} - {*range(1, len(task.deliverables) + 1)}:
         yield f"deliverables {of_task} returns the indices {indices}, and the task has {len(task.deliverables)}, from 1"
-    if unknown := {*task.input_images, *(sha for one in requested for sha in one.input_images)} - {*stored}:
+    shown = (*task.input_images, *(sha for one in requested for sha in one.input_images))
+    if unknown := [sha for sha in shown if sha not in stored]:
         yield f"deliverables {of_task} returns the input image {min(unknown)[:80]!r}, which `keep` has not stored"
     if task.unscored is not None or not specs:
         return
@@ -110,11 +107,11 @@ def _question_faults(
         yield f"yields {_kind(item)} instead of a key and a Question"
     key, question = item
     of_question = (question.rubric, question.point, question.repeat)
-    if key != (key[0], *of_question) or key[0] not in images:
+    if not isinstance(key, tuple) or key[1:] != of_question or key[0] not in images:
         yield f"yields the key {key}, which is not (deliverable, {', '.join(map(repr, of_question))})"
     if key in so_far:
         yield f"yields the key {key} twice"
-    if unknown := {*question.images} - {*images.values(), *stored}:
+    if unknown := [sha for sha in question.images if sha not in stored and sha not in images.values()]:
         yield f"shows the image {min(unknown)[:80]!r}, which is none of the task"
     if not specs[0].rubrics[question.rubric].answer:
         yield f"uses the rubric {question.rubric!r}, which has no `answer` and so no score"

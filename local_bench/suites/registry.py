@@ -172,10 +172,10 @@ def _loaded(name: str, where: str) -> Suite:
         raise ConfigError(f"suite.name: {where} is not a subclass of local_bench.Suite: correct or remove that package")
     with made_by(f"suite.name: {where} is not complete"):
         entry = kind()
-    absent = [key for key in ("name", "title", "licence", "source", "scores_of_judge") if not hasattr(kind, key)]
-    unknown = sorted({*(kind.thresholds or {}), *kind.pass_fail} - {*kind.scores_of_judge}) if not absent else []
-    if absent or unknown or kind.name != name:
-        fault = f"has no {absent[0]!r}" if absent else f"has the name {kind.name!r}, and its entry point {name!r}"
+    absent = [key for key in ("name", "title", "licence", "source", "scores_of_judge") if not hasattr(entry, key)]
+    unknown = sorted({*(entry.thresholds or {}), *entry.pass_fail} - {*entry.scores_of_judge}) if not absent else []
+    if absent or unknown or entry.name != name:
+        fault = f"has no {absent[0]!r}" if absent else f"has the name {entry.name!r}, and its entry point {name!r}"
         fault = f"decides by {unknown[0]!r}, which is not in scores_of_judge" if unknown else fault
         raise ConfigError(f"suite.name: {where} {fault}: correct that package")
     return entry

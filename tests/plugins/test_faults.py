@@ -186,6 +186,16 @@ SCORE = '[Score("shape", verdict.value("drawn"))]'
             "name, title, licence, origin, paper",
             "lab_plugin:Shapes has no 'source'",
         ),
+        (
+            "    scores_of_judge, thresholds",
+            "    def __init__(self):\n        self.scores_of_judge, self.thresholds",
+            None,
+        ),
+        (
+            'yield (deliverable, "lab_shape", 0, 0)',
+            "yield deliverable",
+            "questions of 's0' yields the key 1, which is not (deliverable, 'lab_shape', 0, 0)",
+        ),
         ("    def deliverables(", "    def pictures(", "lab_plugin:Shapes is not complete"),
     ],
 )
