@@ -472,10 +472,12 @@ def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = T
                 if isinstance(judge, dict):
                     judge.pop("base_url", None)
                     judge.pop("api_key_env", None)
-        keys: dict[str, Location] = {}
+        changed: dict[str, Any] = {}
         for setting in settings:
             if not setting.startswith(f"{ONLY_MODEL}="):
-                keys[setting] = key = apply_setting(data, setting)
+                key = apply_setting(data, setting)
+                if key[0] == "models" and len(key) > 2:
+                    changed[setting] = data["models"][key[1]]
                 places = {at: line for at, line in places.items() if at[: len(key)] != key}
                 places[key] = "--set"
         # keep the models with one of these names or cards; names without a match are added as cards
@@ -485,8 +487,8 @@ def load_config(path: Path, settings: tuple[str, ...] = (), *, servers: bool = T
             models = [m for m in entries if isinstance(m, dict)] if isinstance(entries, list) else []
             found = {name: [m for m in models if name in (str(m.get("name")), m.get("card"))] for name in names}
             kept = [m for name in names for m in found[name]]
-            for setting, key in keys.items():
-                if key[0] == "models" and len(key) > 2 and not any(models[int(key[1])] is m for m in kept):
+            for setting, model in changed.items():
+                if not any(m is model for m in kept):
                     raise ConfigError(f"--set {setting} is of a model that --model leaves out: remove one of them")
             data["models"] = [m for name in names for m in found[name] or [{"card": name}]]
     return check(data, RunConfig, str(path), places)

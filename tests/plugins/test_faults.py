@@ -322,6 +322,11 @@ def test_settings_of_a_model_that_is_left_out_or_has_another_name_are_named(cli,
         ended = cli("plan", "x.yaml", "--model", model, "--set", f"models.{at}.height=32")
         assert ended.returncode == 2
         assert f"--set models.{at}.height=32 is of a model that --model leaves out: remove one" in ended.stderr
+    whole = ("--set", "models=[x, {card: tiny-sd3}]", "--model", "tiny-sd3")
+    ended = cli("plan", "x.yaml", "--set", "models.1.height=32", *whole)  # it is replaced
+    assert ended.returncode == 2
+    assert "--set models.1.height=32 is of a model that --model leaves out" in ended.stderr
+    assert cli("plan", "x.yaml", *whole, "--set", "models.1.height=32").returncode == 0
     ended = cli("plan", "x.yaml", "--model", "tiny-sd3", "--set", "models.1.height=32", "--json")
     assert json.loads(ended.stdout)["models"][0]["height"] == 32
 
