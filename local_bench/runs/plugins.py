@@ -135,10 +135,9 @@ def _score_faults(
             yield f"scores {of_task} returns {unknown[0]!r}, which is not in scores_of_judge"
         if len({*names}) < len(names):
             yield f"scores {of_task} returns two scores of one name ({', '.join(names)})"
-        for score in scores:
-            value = score.value
+        for name, value in ((score.name, score.value) for score in scores):
             if value is not None and not (isinstance(value, int | float) and abs(value) <= MAX_SCORE):
-                yield f"scores {of_task} returns {score.name} = {value!r}, no number up to {MAX_SCORE:g}"
+                yield f"scores {of_task} returns {name} = {value!r}, no number up to {MAX_SCORE:g}"
 
 
 def _other(values: Any, expected: type) -> str | None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -234,11 +234,12 @@ def _refuse_other_run(path: Path, stored: RunConfig, config: RunConfig) -> bool:
     changed = _differences(old, new)
     grown = [key for key in changed if _grows(key, old, new)]
     refused = [key for key in changed if key not in grown]
-    if ("engine", "device") in refused and {stored.engine.device, config.engine.device} == {"auto", "cpu"}:
-        from local_bench.generators.numerics import choose_device
+    if {stored.engine.device, config.engine.device} == {"auto", "cpu"} and config.engine.executor == "local":
+        with suppress(ConfigError, ModuleNotFoundError):  # a GPU that torch cannot use; `settle` has no torch
+            from local_bench.generators.numerics import choose_device
 
-        if config.engine.executor == "local" and choose_device("auto").type == "cpu":  # both are this machine's CPU
-            refused.remove(("engine", "device"))
+            if choose_device("auto").type == "cpu":  # both are this machine's CPU
+                refused.remove(("engine", "device"))
     if refused:
         key = refused[0]
         more = f" and {len(refused) - 1} more" if len(refused) > 1 else ""

@@ -1,6 +1,7 @@
 """The store and the directory of a run: who may write, what may change, and the forms of the values in `meta`."""
 
 import json
+import sys
 
 import pytest
 
@@ -84,6 +85,9 @@ def test_auto_is_the_cpu_of_a_machine_without_gpu(tmp_path, monkeypatch, begun, 
     with refused:
         RunDir.begin(tmp_path / "run", other.model_copy(update={"engine": ray}))
     monkeypatch.setattr("local_bench.generators.numerics.choose_device", lambda _: torch.device("cuda", 0))
+    with refused:
+        RunDir.begin(tmp_path / "run", other)
+    monkeypatch.setitem(sys.modules, "local_bench.generators.numerics", None)  # it imports torch
     with refused:
         RunDir.begin(tmp_path / "run", other)
 
