@@ -292,7 +292,7 @@ class ModelCard(Strict):
             stray = next((name for name in fields if getattr(self, name) != default[name].default), None)
             if stray is not None and self.role != role:
                 raise ValueError(f"{stray}: only {role}s have it, and this is a {self.role}: remove it")
-        if self.parameters_b and self.vram_gb > 40 + 20 * self.parameters_b:
+        if self.parameters_b and self.vram_gb > 300 + 20 * self.parameters_b:  # a small judge may take a whole GPU
             raise ValueError(
                 f"vram_gb is {self.vram_gb:g} with parameters_b {self.parameters_b:g}: give decimal GB and billions"
             )

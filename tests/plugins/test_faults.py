@@ -295,6 +295,7 @@ def test_a_file_with_a_built_in_name_is_refused(lab, cli, tmp_path, name, senten
         ("{family: flux_kontext, takes: {pictures: 2}}", "takes.pictures is 2, and the family flux_kontext reads 1"),
         ("takes: {mask: true}", "our: takes.mask is True, and the family flux reads no mask: correct it"),
         ("title: ours", None),
+        ("vram_gb: 288", None),
     ],
 )
 def test_a_key_of_a_card_that_has_no_effect_or_another_unit_is_named(cli, tmp_path, line, sentence):
