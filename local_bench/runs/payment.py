@@ -113,34 +113,46 @@ def examples_of(run: RunDir, decided: Mapping[str, bool], seed: int = 0) -> list
     judges = sorted(run.store.json_meta("judges") or {})
     verdicts = verdicts_of(run.store, judges[0]) if judges else {}
     examples = []
-    for (name, _, _), made in sets(row for row in run.store.images() if row[-1]).items():
-        task, images = tasks[name], {number: sha for number, (_, sha) in made.items() if sha}
-        task_id, n_points = task_digest(task), len(task.evaluation_points)
+    for (task_id, _, _), made in sets(row for row in run.store.images() if row[-1]).items():
+        images = {number: sha for number, (_, sha) in made.items() if sha}
         answers = {(i, *key): v for i, (work_id, _) in made.items() for key, v in verdicts.get(work_id, {}).items()}
         for number, (work_id, _) in made.items():
-            of_image = scores.get(work_id, {})
-            values = [None if (score := of_image.get(name)) is None else score.value for name in CONCEPTS]
-            concepts = tuple(math.nan if value is None else min(max(float(value), 0.0), HIGHEST) for value in values)
-            examples.append(
-                Example(
-                    work_id=work_id,
-                    task_id=task_id,
-                    split=split_of(task_id, seed),
-                    image=images[number],
-                    title=task.title,
-                    brief=task.brief,
-                    deliverable=task.deliverables[number - 1],
-                    points=task.evaluation_points,
-                    price_micro_usd=task.price_micro_usd,
-                    concepts=concepts,
-                    accepted=float(decided.get(work_id, math.nan)),
-                    source=task.source_sha256,
-                    references=task.reference_sha256,
-                    siblings=tuple(sha for i, sha in sorted(images.items()) if i != number),
-                    measured=(*concepts, *point_inputs(n_points, number, sorted(images), answers)),
-                )
-            )
+            of_image, accepted = scores.get(work_id, {}), float(decided.get(work_id, math.nan))
+            examples.append(example(tasks[task_id], work_id, number, images, of_image, answers, accepted, seed))
     return examples
+
+
+def example(
+    task: Task,
+    work_id: str,
+    deliverable: int,
+    images: Mapping[int, str],
+    scores: Mapping[str, Score],
+    answers: Answers,
+    accepted: float,
+    seed: int = 0,
+) -> Example:
+    """The example of one image; `images` has one model's images of the task by deliverable, as pixel digests."""
+    values = [None if (score := scores.get(name)) is None else score.value for name in CONCEPTS]
+    concepts = tuple(math.nan if value is None else min(max(float(value), 0.0), HIGHEST) for value in values)
+    task_id = task_digest(task)
+    return Example(
+        work_id=work_id,
+        task_id=task_id,
+        split=split_of(task_id, seed),
+        image=images[deliverable],
+        title=task.title,
+        brief=task.brief,
+        deliverable=task.deliverables[deliverable - 1],
+        points=task.evaluation_points,
+        price_micro_usd=task.price_micro_usd,
+        concepts=concepts,
+        accepted=accepted,
+        source=task.source_sha256,
+        references=task.reference_sha256,
+        siblings=tuple(sha for i, sha in sorted(images.items()) if i != deliverable),
+        measured=(*concepts, *point_inputs(len(task.evaluation_points), deliverable, sorted(images), answers)),
+    )
 
 
 def point_inputs(n_points: int, deliverable: int, deliverables: Sequence[int], answers: Answers) -> tuple[float, ...]:
