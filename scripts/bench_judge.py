@@ -37,7 +37,7 @@ from local_bench.judges.vlm.client import Client, ManagedServer
 from local_bench.judges.vlm.embedded import Embedded
 from local_bench.judges.vlm.judge import JudgeSpec, Transport, answers
 from local_bench.judges.vlm.protocols import body, preparing
-from local_bench.judges.vlm.rubrics import rubrics_of
+from local_bench.judges.vlm.rubrics import DEFAULT, RubricSet
 from local_bench.judges.vlm.vllm_process import Engine, arguments, environment
 from local_bench.models.cards import ModelCard, card
 from local_bench.models.weights import resolve
@@ -258,7 +258,16 @@ def judge_of(
 ) -> tuple[JudgeSpec, Engine]:
     dtype = described.dtype if gpu is not None else "float32"
     most = max(side * side, described.judge_max_pixels)
-    spec = JudgeSpec(described.name, "bench", dtype, most, described.patch, 0, protocol, rubrics=rubrics_of(described))
+    spec = JudgeSpec(
+        described.name,
+        "bench",
+        dtype,
+        most,
+        described.patch,
+        0,
+        protocol,
+        rubrics=RubricSet(described.rubrics or DEFAULT),
+    )
     engine = Engine(weights, dtype, 4096, 2, gpu=gpu)
     if gpu is not None:
         attention = JudgeDevice(device_name(torch.device("cuda", gpu)), gpu).attention(weights, dtype)

@@ -229,10 +229,11 @@ def user_config_dirs() -> list[Path]:
 
 def config_files(name: str) -> list[Path]:
     """The files `name`, *.yaml, of all config folders: a lab's own, then the shipped one."""
-    misnamed = next((path for f in user_config_dirs() if (path := (f / name).with_suffix(".yml")).is_file()), None)
-    if misnamed is not None:
-        raise ConfigError(f"{misnamed}: the files of a config folder end in .yaml: rename it")
-    return [path for folder in (*user_config_dirs(), configs_dir()) if (path := folder / name).is_file()]
+    paths = [folder / name for folder in (*user_config_dirs(), configs_dir())]
+    misnamed = (path.with_suffix(".yml") for path in paths if not path.is_file())
+    if other := next((path for path in misnamed if path.is_file()), None):
+        raise ConfigError(f"{other}: the files of a config folder end in .yaml: rename it")
+    return [path for path in paths if path.is_file()]
 
 
 def refuse_own(name: str, what: str) -> None:

@@ -188,7 +188,7 @@ Phase = Literal["encode", "denoise", "decode", "component"]
 OF_JUDGES = (
     *("judge_max_pixels", "judge_min_pixels", "patch", "image_tokens", "mm_processor_kwargs", "thinking", "context"),
     *("max_model_len", "rubrics", "chat_template_kwargs", "batch_invariant", "attention_backend"),
-    *("tensor_parallel_size", "active_parameters_b"),
+    "tensor_parallel_size",
 )
 """Fields of a judge's card, which have their defaults in all others."""
 _OF_GENERATORS = (

@@ -186,7 +186,7 @@ def check_config(config: RunConfig, *, files: bool = True, stages: Collection[st
     checks: list[Callable[[], object]] = [
         # missing weights only leave a metric's scores unscored
         *(partial(check_known, name) for name in config.metrics if begins or "measure" in stages),
-        partial(_check_suite, config),
+        partial(_check_suite, config, begins or "judge" in stages),
         partial(_check_scores, config),
         *(partial(_check_model, model, files) for model in config.models if begins),
         *(partial(_check_judge, *entry, files) for entry in enumerate(config.judges) if begins or "judge" in stages),
@@ -225,7 +225,7 @@ def refuse_no_judge_key(config: RunConfig) -> None:
     raise ConfigError(sentence)
 
 
-def _check_suite(config: RunConfig) -> None:
+def _check_suite(config: RunConfig, judges: bool) -> None:
     name, entry = config.suite.name, suite(config.suite.name)
     by_mean = config.panel_word == "mean" or not config.panel
     has_expectations = isinstance(entry, FilesSuite) and by_mean and any(j.protocol == "logit" for j in config.judges)
@@ -241,10 +241,11 @@ def _check_suite(config: RunConfig) -> None:
         for score in fields if isinstance(entry, FilesSuite) else ():
             least, most = (entry.thresholds or {}).get(score, 0), max(map(float, labels_of[score]))
             what = f"suite {name}: the score {score} of the rubric {rubric!r}"
-            if any(criterion.flag for criterion in DEFAULT_SET[rubric].criteria if criterion.field == score):
+            flags = (criterion.flag for criterion in DEFAULT_SET[rubric].criteria if criterion.field == score)
+            if judges and any(flags):
                 raise ConfigError(f"{what} is a list: a score has labels that are numbers, true or false")
             top = most if entry.top_score is None else entry.top_score
-            if least > most or top < most:
+            if judges and (least > most or top < most):
                 other = f"threshold is {least:g}" if least > most else f"top_score is {top:g}"
                 raise ConfigError(f"{what} has the highest label {most:g}, and its {other}: correct one of them")
             if has_expectations and least >= most:

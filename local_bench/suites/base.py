@@ -120,13 +120,14 @@ class Suite(ABC):
                 f"`local-bench suites fetch {self.name} --out FOLDER`"
             )
         read: Any = self.read_tasks(self.shipped or Path(str(path)), keep, refuse)
-        kinds = {type(task).__name__ for task in read if not isinstance(task, Task)} if isinstance(read, list) else ()
-        if kinds or not isinstance(read, list):
+        is_list = isinstance(read, list | tuple)
+        kinds = {type(task).__name__ for task in read if not isinstance(task, Task)} if is_list else ()
+        if kinds or not is_list:
             where, got = f"{type(self).__module__}.{type(self).__name__}", min(kinds, default=type(read).__name__)
             raise ConfigError(
                 f"suite {self.name}: {where}.read_tasks returns {got} instead of a list of Task: correct it"
             )
-        tasks: list[Task] = read if written is None else with_written(read, Path(written))
+        tasks: list[Task] = list(read) if written is None else with_written(read, Path(written))
         if part is None:
             return tasks
         parts = {task.task_id: (task.category, *task.own.get("parts", ())) for task in tasks}

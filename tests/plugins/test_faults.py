@@ -215,6 +215,7 @@ READ = "\n    def read_tasks(self, path, keep, refuse=None):\n        tasks = su
     ("body", "sentence"),
     [
         ("return tasks", None),
+        ("return tuple(tasks)", None),
         ("return tasks + tasks[:1]", "read_tasks returns two tasks 's0'"),
         ("return iter(tasks)", "read_tasks returns list_iterator instead of a list of Task"),
         ("return ['s0']", "read_tasks returns str instead of a list of Task"),
@@ -294,6 +295,7 @@ def test_a_file_with_a_built_in_name_is_refused(lab, cli, tmp_path, name, senten
         ("takes: {pictures: 3}", "our: takes.pictures is 3, and the family flux reads no input image: correct it"),
         ("{family: flux_kontext, takes: {pictures: 2}}", "takes.pictures is 2, and the family flux_kontext reads 1"),
         ("takes: {mask: true}", "our: takes.mask is True, and the family flux reads no mask: correct it"),
+        ("active_parameters_b: 0.0001", None),
         ("title: ours", None),
         ("vram_gb: 288", None),
     ],

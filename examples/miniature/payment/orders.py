@@ -34,7 +34,7 @@ from local_bench.judges.payment.data import Example
 from local_bench.judges.vlm.judge import JudgeSpec, answers
 from local_bench.judges.vlm.local import Local
 from local_bench.judges.vlm.protocols import prepare
-from local_bench.judges.vlm.rubrics import rubrics_of
+from local_bench.judges.vlm.rubrics import DEFAULT, RubricSet
 from local_bench.models.cards import card
 from local_bench.models.weights import resolve
 from local_bench.runs.payment import example
@@ -168,7 +168,7 @@ def _judged(shop: Shop) -> Iterator[tuple[int, list[Any]]]:
     described = card("mini-judge", "judge")
     spec = JudgeSpec(
         described.name, "", "float32", described.judge_max_pixels, described.patch, 0, "logit",
-        rubrics=rubrics_of(described),
+        rubrics=RubricSet(described.rubrics or DEFAULT),
     )  # fmt: skip
     load = lambda shown: prepare(shown, shop.load, described.patch)  # noqa: E731
     with Local(resolve(described), load, "cpu", "float32") as local:
