@@ -203,7 +203,7 @@ def test_a_cluster_that_the_run_has_closed_is_not_reported_as_lost(tmp_path, mon
     monkeypatch.setattr(ray_executor, "_WATCH_S", 0.01)
     executor = object.__new__(RayExecutor)
     executor._ended, executor.progress = threading.Event(), Recorded()
-    executor.cluster = SimpleNamespace(reaches_head=executor._ended.set)  # it ends while it is asked: no answer
+    executor.cluster = SimpleNamespace(reaches_head=executor._ended.set)  # the run ends during the attempt: no answer
     executor._watch_head()
     assert executor.progress.notes == []
 
